@@ -25,7 +25,7 @@ def command() -> None:
 
 
 @command.command("compare")
-@options.workloads_option("photos-1200k", "photos-55k")
+@options.workloads_option
 @options.model_option
 @options.servers_option
 @options.variants_option
@@ -37,10 +37,10 @@ def command() -> None:
 )
 @options.batch_size_option
 @options.baseline_option
-@options.rounds_option(3)
+@options.rounds_option
 @load_options(
     clients="32",
-    clients_help=f"{CLIENTS_HELP} With --rate: connections.",
+    clients_help=f"{CLIENTS_HELP} Of several numbers, charts show lines. With --rate: connections.",
     seconds=10.0,
     seconds_help=f"Length of a window.  [default: 10, and until there are {MIN_REPLIES} replies,"
     " a minute at most]",
@@ -48,7 +48,7 @@ def command() -> None:
     warm_up_s=20,
     warm_up_help="Seconds of load before each window; Java compiles for tens of seconds.",
     min_replies=MIN_REPLIES,
-    is_full=True,
+    has_rate=True,
 )
 @click.option(
     "--side-by-side",
@@ -56,14 +56,12 @@ def command() -> None:
     help="Start each server once, keep all running and let them take turns. On cores whose speed"
     " changes, take short windows in many rounds. Needs the memory of all servers together.",
 )
-@options.bound_option
 @options.fail_if_option
 @run_outputs.output_options
 def compare(
     servers: str,
     workers: str,
     baseline: str | None,
-    bound_ms: float | None,
     conditions: tuple[Condition, ...],
     outputs: run_outputs.Outputs,
     **asked: Any,
@@ -75,16 +73,16 @@ def compare(
     out with a message, and the others go on. Ctrl-C keeps what --json has.
     """
     # Imported here: `offpath bench --help` needs neither torch nor polars.
-    from offpath.profiling.experiments.compare import CompareChoices, run_compare
+    from offpath.profiling.experiments.compare import Choices
 
-    choices = CompareChoices(
+    choices = Choices(
         servers=run_outputs.split_names(servers),
         command=run_outputs.command_line(),
         workers=run_outputs.read_numbers("--workers", workers, "1,2") if workers else (),
         **asked,
     )
-    reading = options.Reading(baseline, bound_ms, conditions)
-    options.measure_and_show(run_compare, choices, outputs, reading)
+    reading = options.Reading(baseline, conditions=conditions)
+    options.measure_and_show(choices, outputs, reading)
 
 
 @command.command("show")
@@ -93,6 +91,12 @@ def compare(
 @options.bound_option
 @options.fail_if_option
 @run_outputs.output_options
+@click.option(
+    "--plot",
+    "plot_path",
+    type=run_outputs.FILE,
+    help="Draw the main charts into FILE.svg or FILE.png.",
+)
 @click.option(
     "--markdown",
     is_flag=True,
@@ -104,45 +108,17 @@ def show(
     bound_ms: float | None,
     conditions: tuple[Condition, ...],
     outputs: run_outputs.Outputs,
+    plot_path: Path | None,
     markdown: bool,
 ) -> None:
     """Print (and draw) a saved result of `offpath bench`, `offpath profile` or `offpath tune`."""
     from offpath.profiling.core.run import load_run
 
+    run_outputs.check_output(plot_path, "matplotlib")
     run = load_run(path)
     outputs.save(run)
-    options.Reading(baseline, bound_ms, conditions).show(run, replace(outputs, markdown=markdown))
-
-
-@command.command("sweep")
-@options.workloads_option("photos-55k")
-@options.model_option
-@options.servers_option
-@options.batch_size_option
-@options.rounds_option(1)
-@load_options(
-    clients="1,2,4,8,16,32,64,128,256",
-    seconds=10,
-    least_s=0.5,
-    seconds_help="Length of a step.",
-    warm_up_s=10,
-    warm_up_help="Seconds of load after each start of a server; 2 before a further step.",
-)
-@run_outputs.output_options
-def sweep(servers: str, outputs: run_outputs.Outputs, **asked: Any) -> None:
-    """Measure rate, p50/p95 latency and failures of each server against the number of clients.
-
-    Finished steps are kept in --json, also after Ctrl-C.
-    """
-    from offpath.profiling.experiments.server_experiment import Choices
-    from offpath.profiling.experiments.sweep import run_sweep
-
-    choices = Choices(
-        servers=run_outputs.split_names(servers),
-        command=run_outputs.command_line(),
-        **asked,
-    )
-    options.measure_and_show(run_sweep, choices, outputs)
+    outputs = replace(outputs, plot_path=plot_path, markdown=markdown)
+    options.Reading(baseline, bound_ms, conditions).show(run, outputs)
 
 
 command.add_command(bench_setup.setup)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from offpath.commands import run_outputs
 from offpath.commands.run_outputs import Outputs
-from offpath.commands.shared_options import Command
 from offpath.handler.errors import ExpectedError, WrongOption
 
 if TYPE_CHECKING:
-    from offpath.commands.progress import LiveProgress
     from offpath.profiling.core.conditions import Condition
     from offpath.profiling.core.run import Run
-    from offpath.profiling.experiments.server_experiment import Choices
+    from offpath.profiling.experiments.compare import Choices
 
 DEFAULT_SERVERS = "offpath,torchserve-stock,torchserve-fixed"
 
@@ -109,26 +106,22 @@ fail_if_option = click.option(
 )
 
 
-def workloads_option(*default: str) -> Callable[[Command], Command]:
-    return click.option(
-        "--workload",
-        "workloads",
-        multiple=True,
-        default=default,
-        show_default=True,
-        help="Images to send: photos-1200k, photos-55k, photos-NNNk (made at first use) or a"
-        " folder. Can be repeated.",
-    )
-
-
-def rounds_option(default: int) -> Callable[[Command], Command]:
-    return click.option(
-        "--rounds",
-        type=click.IntRange(1),
-        default=default,
-        show_default=True,
-        help="Number of times that everything is measured.",
-    )
+workloads_option = click.option(
+    "--workload",
+    "workloads",
+    multiple=True,
+    default=("photos-1200k", "photos-55k"),
+    show_default=True,
+    help="Images to send: photos-1200k, photos-55k, photos-NNNk (made at first use) or a folder."
+    " Can be repeated.",
+)
+rounds_option = click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="Number of times that everything is measured.",
+)
 
 
 @dataclass(frozen=True)
@@ -173,20 +166,16 @@ class Reading:
             raise ExpectedError(f"--fail-if {'; '.join(met)}")
 
 
-def measure_and_show(
-    measure: Callable[[Any, LiveProgress, Callable[[Run], None]], Run],
-    choices: Choices,
-    outputs: Outputs,
-    reading: Reading = Reading(),
-) -> None:
-    """Runs a command from its choices to its report.
+def measure_and_show(choices: Choices, outputs: Outputs, reading: Reading) -> None:
+    """Runs a comparison from its choices to its report.
 
     Raises:
-        ExpectedError: what `measure` and `Reading.show` raise; the file of --json exists; a variant
-            was left out.
+        ExpectedError: what `run_compare` and `Reading.show` raise; the file of --json exists; a
+            variant was left out.
     """
     # Imported here: `offpath bench --help` needs no polars.
     from offpath.commands.progress import LiveProgress
+    from offpath.profiling.experiments.compare import run_compare
 
     path = outputs.json_path
     if path is not None and path.exists():
@@ -203,7 +192,7 @@ def measure_and_show(
             outputs.save(run)
 
     with run_outputs.keeping(outputs, "windows"), LiveProgress() as progress:
-        run = measure(choices, progress, save)
+        run = run_compare(choices, progress, save)
     reading.show(run, outputs)
     fail_if_left_out(run)
 

@@ -24,7 +24,7 @@ def load_options(
     seconds_help: str = "Length of a window.",
     least_s: float = 0.0,
     min_replies: int = 0,
-    is_full: bool = False,
+    has_rate: bool = False,
 ) -> Callable[[Command], Command]:
     """Adds the options of a load to a command.
 
@@ -35,14 +35,11 @@ def load_options(
         seconds: default length of a window, which is at least `least_s`.
         warm_up_s: default seconds of load before a window.
         min_replies: replies that a window of the default length goes on for.
-        is_full: adds --requests and --rate.
+        has_rate: adds --rate.
     """
-    unless_requests = None if is_full else seconds
     options = [
         click.option(
             "--clients",
-            "--users",
-            "clients",
             default=clients,
             show_default=True,
             metavar="N,...",
@@ -51,8 +48,8 @@ def load_options(
         click.option(
             "--seconds",
             type=click.FloatRange(least_s),
-            default=unless_requests,
-            show_default=not is_full,
+            default=None if min_replies else seconds,
+            show_default=not min_replies,
             help=seconds_help,
         ),
         click.option(
@@ -71,20 +68,14 @@ def load_options(
             help="Program that sends the load. wrk needs less CPU and must be installed.",
         ),
     ]
-    if is_full:
-        options[2:2] = [
-            click.option(
-                "--requests",
-                type=click.IntRange(1),
-                help="Number of replies in a window, instead of --seconds.",
-            ),
-            click.option(
-                "--rate",
-                type=click.FloatRange(0, min_open=True),
-                help="Open loop: this many requests per second on average, at random times;"
-                " latency counts from the time a request was due.",
-            ),
-        ]
+    if has_rate:
+        rate_option = click.option(
+            "--rate",
+            type=click.FloatRange(0, min_open=True),
+            help="Open loop: this many requests per second on average, at random times;"
+            " latency counts from the time a request was due.",
+        )
+        options.insert(2, rate_option)
 
     def decorate(command: Command) -> Command:
         @wraps(command)
@@ -92,23 +83,18 @@ def load_options(
             clients: str,
             warm_up_s: float,
             generator: str,
-            seconds: float | None = None,
-            requests: int | None = None,
+            seconds: float | None,
             rate: float | None = None,
             **others: Any,
         ) -> Any:
             # Imported here: `--help` needs none of it.
             from offpath.profiling.load.plan import Load
 
-            if seconds is not None and requests is not None:
-                raise click.UsageError("--seconds and --requests exclude each other")
-            is_default = seconds is None and requests is None
             load = Load(
-                seconds=default_seconds if is_default else seconds,
+                seconds=default_seconds if seconds is None else seconds,
                 warm_up_s=warm_up_s,
-                requests=requests,
                 rate=rate,
-                min_replies=min_replies if is_default or not is_full else 0,
+                min_replies=min_replies if seconds is None else 0,
                 generator=generator,
             )
             return command(load=load, clients=read_numbers("--clients", clients, "8,32"), **others)

@@ -16,6 +16,7 @@ from offpath.commands.shared_options import json_option
 from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.profiling.core.figures import format_figure
 from offpath.serving.log_tools.comparing import FIGURES
+from offpath.serving.printable import printable
 
 if TYPE_CHECKING:
     from offpath.profiling.core.threshold import Threshold
@@ -114,7 +115,7 @@ def _show(
     as_json: bool,
 ) -> None:
     from offpath.profiling.report.log_report import make_log_document
-    from offpath.profiling.report.terminal import make_text, print_document
+    from offpath.profiling.report.terminal import print_document
 
     lost = [f"{len(damage)} objects or lines cannot be read"] if damage else []
     document = make_log_document(compared, named, command_line(), lost)
@@ -126,11 +127,10 @@ def _show(
         content = {"named": named, **dataclasses.asdict(compared), "damage": damage}
         click.echo(json.dumps({**content, "warnings": document.warnings}))
         return
-    console = Console()
     for side, text in document.facts.items():
-        console.print(make_text(f"{side} {text}"))
-    console.print()
-    print_document(document, console)
+        click.echo(printable(f"{side} {text}"))
+    click.echo()
+    print_document(document, Console())
     if html_path is not None:
         click.echo(f"page: {html_path}")
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from offpath.profiling.report.document import Document
 
 FILE = click.Path(path_type=Path, dir_okay=False)
-PICTURES = (".svg", ".png")
 
 
 @dataclass(frozen=True)
@@ -30,6 +29,7 @@ class Outputs:
     """Files that a run is written to beside the terminal; None for no file.
 
     Attributes:
+        plot_path: picture of the main charts.
         markdown: print Markdown tables instead of the terminal's.
     """
 
@@ -44,22 +44,13 @@ class Outputs:
 
 
 def output_options(command: Command) -> Command:
-    """Adds `--json --html --plot`; the command gets them as `outputs`."""
+    """Adds `--json --html`; the command gets them as `outputs`."""
 
-    def collect(
-        json_path: Path | None,
-        html_path: Path | None,
-        plot_path: Path | None,
-        **others: Any,
-    ) -> Any:
-        # Refused before minutes of measuring.
-        if plot_path is not None and plot_path.suffix not in PICTURES:
-            raise WrongOption(f"plot {str(plot_path)!r}: expected a name ending in .svg or .png")
-        # The folder of the raw values is created.
+    def collect(json_path: Path | None, html_path: Path | None, **others: Any) -> Any:
+        # Refused before minutes of measuring. The folder of the raw values is created.
         check_output(json_path, with_folder=True)
         check_output(html_path, "jinja2")
-        check_output(plot_path, "matplotlib")
-        return command(outputs=Outputs(json_path, html_path, plot_path), **others)
+        return command(outputs=Outputs(json_path, html_path), **others)
 
     collect.__doc__ = command.__doc__
     params = getattr(command, "__click_params__", [])
@@ -104,12 +95,6 @@ def can_be_made(file: Path, with_folder: bool) -> bool:
 OPTIONS = (
     click.option("--json", "json_path", type=FILE, help="Save the raw values as they come."),
     click.option("--html", "html_path", type=FILE, help="Write one self-contained page."),
-    click.option(
-        "--plot",
-        "plot_path",
-        type=FILE,
-        help="Draw the main charts into FILE.svg or FILE.png.",
-    ),
 )
 
 
@@ -119,9 +104,9 @@ def present(run: Run, document: Document, outputs: Outputs) -> None:
     from offpath.profiling.report.terminal import print_document
 
     if outputs.markdown:
-        from offpath.profiling.report.markdown import format_markdown
+        from offpath.profiling.report.document import format_markdown
 
-        click.echo(format_markdown(document), nl=False)
+        click.echo(format_markdown(document))
     else:
         print_document(document, Console())
     if outputs.html_path is not None:

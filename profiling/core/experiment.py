@@ -1,7 +1,7 @@
 """An experiment: variants times cells of a grid, and how a cell is measured. `runner.py` runs it.
 
 A new question is a class with these members (variants, cells, `opened`, `measure`), and the tables
-and charts that show it (`report/declared.py`).
+and charts that show it (`report/document.py`).
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from offpath.handler.errors import WrongOption
-from offpath.profiling.experiments.cost import Demand, LogCost, Prices, ServerCost, cost_server
-from offpath.profiling.report.declared import Column, Part, Report, TableSpec, make_document
-from offpath.profiling.report.document import Document
+from offpath.profiling.experiments.cost import Demand, Prices, ServerCost, cost_server
+from offpath.profiling.report.document import Document, Section, format_table, join_blocks
 
+TITLE = "Cost per month"
 # Prefix of the metrics of a window on a machine with a GPU, see `load.window`.
 GPU_ROWS = "gpu."
 
@@ -66,13 +66,6 @@ class Month:
     demand: Demand
     prices: Prices
 
-    def list_ways(self) -> list[tuple[ServerCost, str, LogCost]]:
-        return [
-            (cost, way, log)
-            for cost in self.costs
-            for way, log in (("put by put", cost.log_each), ("batched", cost.log_batched))
-        ]
-
     def conclude(self) -> list[str]:
         lines = [describe_idle(cost, self.demand) for cost in self.costs if cost.paid > cost.needed]
         if len(self.costs) > 1 and all(cost.needed == 1 for cost in self.costs):
@@ -93,47 +86,60 @@ def describe_idle(cost: ServerCost, demand: Demand) -> str:
     )
 
 
-INSTANCES: TableSpec[Month, ServerCost] = TableSpec(
-    lambda month: f"peak {month.demand.peak_per_s:g} requests per second, head-room"
-    f" {100 * month.demand.head_room:.0f} %",
-    lambda month: month.costs,
-    (
-        Column("", lambda cost: cost.name),
-        Column("req/s each", lambda cost: f"{cost.rate_per_s:,.1f}"),
-        Column("needed", lambda cost: str(cost.needed)),
-        Column("paid", lambda cost: str(cost.paid)),
-        Column("used at peak %", lambda cost: f"{100 * cost.peak_share:.0f}"),
-        Column("$/month", lambda cost: f"{cost.compute_usd:,.2f}"),
-    ),
-)
-TOTALS: TableSpec[Month, tuple[ServerCost, str, LogCost]] = TableSpec(
-    lambda month: f"{month.demand.predictions / 1e6:,.2f} million predictions per month",
-    Month.list_ways,
-    (
-        Column("", lambda row: row[0].name),
-        Column("log to S3", lambda row: row[1]),
-        Column("log $", lambda row: f"{row[2].usd:,.2f}"),
-        Column("total $", lambda row: f"{row[0].total_usd(row[2]):,.2f}"),
-        Column("$/million", lambda row: f"{row[0].per_million_usd(row[2]):,.2f}"),
-    ),
-    words=2,
-)
-MONTH: Report[Month] = Report(
-    "Cost per month",
-    (
-        Part("Instances", (INSTANCES,), lambda month: "\n".join(month.conclude())),
-        Part("With the prediction log", (TOTALS,), lambda month: month.prices.describe()),
-    ),
-)
-
-
 def document_of(month: Month, warnings: Sequence[str] = ()) -> Document:
-    """Returns instances, dollars and conclusions; the tables fit 80 columns."""
-    return make_document(MONTH, {"": month}, warnings)
+    return Document(TITLE, show_month(month), warnings=warnings)
+
+
+def show_month(month: Month) -> list[Section]:
+    """Shows instances, dollars and conclusions; the tables fit 80 columns."""
+    demand = month.demand
+    instances = [
+        [
+            cost.name,
+            f"{cost.rate_per_s:,.1f}",
+            str(cost.needed),
+            str(cost.paid),
+            f"{100 * cost.peak_share:.0f}",
+            f"{cost.compute_usd:,.2f}",
+        ]
+        for cost in month.costs
+    ]
+    totals = [
+        [
+            cost.name,
+            way,
+            f"{log.usd:,.2f}",
+            f"{cost.total_usd(log):,.2f}",
+            f"{cost.per_million_usd(log):,.2f}",
+        ]
+        for cost in month.costs
+        for way, log in (("put by put", cost.log_each), ("batched", cost.log_batched))
+    ]
+    return [
+        Section(
+            "Instances",
+            format_table(
+                ["", "req/s each", "needed", "paid", "used at peak %", "$/month"],
+                instances,
+                title=f"peak {demand.peak_per_s:g} requests per second, head-room"
+                f" {100 * demand.head_room:.0f} %",
+            ),
+            note="\n".join(month.conclude()),
+        ),
+        Section(
+            "With the prediction log",
+            format_table(
+                ["", "log to S3", "log $", "total $", "$/million"],
+                totals,
+                title=f"{demand.predictions / 1e6:,.2f} million predictions per month",
+                words=2,
+            ),
+            note=month.prices.describe(),
+        ),
+    ]
 
 
 def as_json(month: Month, warnings: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns everything as plain data, dollars unrounded."""
     return {
         "demand": asdict(month.demand) | {"predictions": month.demand.predictions},
         "servers": [
@@ -186,7 +192,6 @@ def total_published(month: Month) -> dict[str, float]:
 
 
 def list_inputs(month: Month) -> list[tuple[str, str]]:
-    """Lists where each input of the published bill comes from, and its value."""
     prices = month.prices
     one_put_usd = total_published(cost_published(prices, puts_per_record=1))[TORCHSERVE]
     hourly = prices.hourly(PUBLISHED_INSTANCE)
@@ -210,28 +215,17 @@ def list_inputs(month: Month) -> list[tuple[str, str]]:
     ]
 
 
-INPUTS: TableSpec[Month, tuple[str, str]] = TableSpec(
-    "",
-    list_inputs,
-    (Column("origin", lambda row: row[0]), Column("input", lambda row: row[1])),
-    words=2,
-)
-COMPUTED: TableSpec[Month, tuple[str, float]] = TableSpec(
-    "$ per month",
-    lambda month: total_published(month).items(),
-    (
-        Column("", lambda row: row[0]),
-        Column("computed", lambda row: f"{row[1]:,.2f}"),
-        Column("published", lambda row: str(PUBLISHED[row[0]][2])),
-    ),
-)
-PUBLISHED_BILL: Report[Month] = Report(
-    MONTH.title, (Part(f"The published bill ({SOURCE})", (INPUTS, COMPUTED)), *MONTH.parts)
-)
-
-
 def published_document(prices: Prices) -> Document:
-    return make_document(PUBLISHED_BILL, {"": cost_published(prices)})
+    month = cost_published(prices)
+    computed = [
+        [name, f"{usd:,.2f}", str(PUBLISHED[name][2])]
+        for name, usd in total_published(month).items()
+    ]
+    bill = join_blocks(
+        format_table(["origin", "input"], list_inputs(month), words=2),
+        format_table(["", "computed", "published"], computed, title="$ per month"),
+    )
+    return Document(TITLE, [Section(f"The published bill ({SOURCE})", bill), *show_month(month)])
 
 
 def published_json(prices: Prices) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from offpath.profiling.report.document import Document
 # Experiment -> the module whose `document_of(run, baseline)` shows it; imported when it is needed.
 EXPERIMENTS: dict[str, str] = {
     "compare": "offpath.profiling.experiments.compare_report",
-    "sweep": "offpath.profiling.experiments.sweep_report",
+    # Saved by earlier versions, where it was a command.
+    "sweep": "offpath.profiling.experiments.compare_report",
     **dict.fromkeys(
         ("profile-stages", "profile-cprofile", "profile-lines", "profile-flame"),
         "offpath.profiling.profilers.profile_report",

@@ -1,4 +1,4 @@
-"""The account of a client's mean latency in a server, and its declared report.
+"""The account of a client's mean latency in a server, and its report.
 
 The account is made of two /metrics snapshots and the clients' latencies. Four clocks lie inside
 one another: the client's, Java's per request (from the whole request read to the reply begun, with
@@ -15,7 +15,7 @@ if time grows with size, and the difference appears in "worker protocol".
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from offpath.handler.errors import ExpectedError
 from offpath.handler.stages import Stage
@@ -24,25 +24,9 @@ from offpath.profiling.core.figures import format_figure
 from offpath.profiling.core.run import Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.load.prometheus import Snapshot
-from offpath.profiling.profilers.profile_report import (
-    ACCOUNT,
-    TOTAL,
-    Handlers,
-    PartRow,
-    Profiled,
-    draw_bars,
-    list_each,
-)
+from offpath.profiling.profilers.profile_report import ACCOUNT, TOTAL, Profiled, draw_bars
 from offpath.profiling.report.charts import Histogram
-from offpath.profiling.report.declared import (
-    Column,
-    Part,
-    Report,
-    TableSpec,
-    each,
-    make_document,
-)
-from offpath.profiling.report.document import Document
+from offpath.profiling.report.document import Document, Section, format_table
 from offpath.profiling.report.measured import describe_run
 
 REQUESTS = "ts_inference_requests_total"
@@ -247,13 +231,9 @@ def find_account_doubts(
     return doubts
 
 
-def draw_latencies(server: Profiled) -> Iterator[Histogram]:
-    yield Histogram(server.name, "ms per request", server.values(LATENCY))
-
-
-def explain_account(servers: Handlers) -> str:
+def explain_account(server: Profiled) -> str:
     note = "Means in the order of the path; they add up to the client's mean."
-    if servers[0].cell.clients != 1:
+    if server.cell.clients != 1:
         return note
     return (
         f"{note} With one client, no request waits for another: the queue holds only the wait"
@@ -270,37 +250,27 @@ def list_counts(server: Profiled) -> Iterator[tuple[str, str]]:
         yield f"in force: {key}", str(value)
 
 
-ACCOUNT_TABLE: TableSpec[Profiled, PartRow] = TableSpec(
-    lambda server: server.name,
-    lambda server: server.list_rows(ACCOUNT),
-    (
-        Column("part", lambda row: row.part),
-        Column("where", lambda row: WHERE.get(row.part, "handler")),
-        Column("ms", PartRow.format_ms),
-        Column("share", PartRow.format_share),
-    ),
-    words=2,
-    has_total=True,
-)
-COUNTS: TableSpec[Profiled, tuple[str, str]] = TableSpec(
-    lambda server: server.name,
-    list_counts,
-    (Column("", lambda row: row[0]), Column("value", lambda row: row[1])),
-)
-draw_parts = draw_bars(TITLE, ACCOUNT)
-SERVER: Report[Handlers] = Report(
-    TITLE,
-    (
-        Part("The account", (draw_parts, each(list_each, ACCOUNT_TABLE)), explain_account),
-        Part("How long clients wait", (each(list_each, draw_latencies),)),
-        Part("What was counted", (each(list_each, COUNTS),)),
-    ),
-    headline=(draw_parts,),
-)
-
-
 def document_of(run: Run, baseline: str | None = None) -> Document:
     (name,) = run.variants
-    servers = [Profiled(Summary(run), name)]
-    report = replace(SERVER, title=f"{TITLE}: {name}")
-    return describe_run(run, make_document(report, {"": servers}, find_doubts(run)))
+    server = Profiled(Summary(run), name)
+    charts = draw_bars([server], TITLE, ACCOUNT)
+    account = [
+        [row.part, WHERE.get(row.part, "handler"), row.format_ms(), row.format_share()]
+        for row in server.list_rows(ACCOUNT)
+    ]
+    columns = ["part", "where", "ms", "share"]
+    sections = [
+        Section(
+            "The account",
+            format_table(columns, account, title=name, words=2, has_total=True),
+            charts,
+            explain_account(server),
+        ),
+        Section(
+            "How long clients wait",
+            charts=[Histogram(name, "ms per request", server.values(LATENCY))],
+        ),
+        Section("What was counted", format_table(["", "value"], list_counts(server), title=name)),
+    ]
+    title = f"{TITLE}: {name}"
+    return describe_run(run, Document(title, sections, warnings=find_doubts(run), headline=charts))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,14 +14,7 @@ from offpath.profiling.core.doubts import find_doubts
 from offpath.profiling.core.run import Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.report.charts import Bar, BarChart
-from offpath.profiling.report.declared import (
-    Column,
-    Part,
-    Report,
-    TableSpec,
-    make_document,
-)
-from offpath.profiling.report.document import Document
+from offpath.profiling.report.document import Document, Section, format_table
 from offpath.profiling.report.measured import describe_run
 from offpath.profiling.servers.registering import Setting
 
@@ -38,6 +31,10 @@ HOPELESS_FACTOR = 2.0
 BOUND_FACTOR = 1.25
 # Candidates in the chart.
 BARS_SHOWN = 15
+COLUMNS = (
+    *("", "batch", "delay", "workers", "threads"),
+    *("req/s", "range", "p50", "p95", "failed"),
+)
 
 
 @dataclass(frozen=True)
@@ -270,16 +267,11 @@ def read_result(run: Run) -> Result:
     return Result(run, reference, bound_ms, rank(trials, bound_ms), finals, verdict)
 
 
-class Row(NamedTuple):
-    note: str
-    outcome: Outcome
-
-
 def format_latency(ms: float) -> str:
     return "" if math.isnan(ms) else f"{ms:.0f}"
 
 
-def draw_candidates(result: Result) -> Iterator[BarChart]:
+def draw_candidates(result: Result) -> list[BarChart]:
     """Draws the rates of the best candidates that answered everything; the winner is strong."""
     bars = [
         Bar(
@@ -293,55 +285,51 @@ def draw_candidates(result: Result) -> Iterator[BarChart]:
         for one in result.ranked[:BARS_SHOWN]
         if one.is_answered and not one.failures
     ]
-    if bars:
-        title = "Best candidates: batch size, delay, workers x threads"
-        yield BarChart(title, "requests per second", bars)
+    title = "Best candidates: batch size, delay, workers x threads"
+    return [BarChart(title, "requests per second", bars)] if bars else []
 
 
 def name_bar(setting: Setting) -> str:
-    """Returns a setting in as few letters as fit beside a bar."""
     threads = f" x {setting.threads}" if setting.threads else ""
     return f"{setting.batch_size}, {setting.max_batch_delay_ms} ms, {setting.workers}{threads}"
 
 
-COLUMNS: tuple[Column[Row], ...] = (
-    Column("", lambda row: row.note),
-    Column("batch", lambda row: str(row.outcome.setting.batch_size)),
-    Column("delay", lambda row: str(row.outcome.setting.max_batch_delay_ms)),
-    Column("workers", lambda row: str(row.outcome.setting.workers)),
-    Column("threads", lambda row: str(row.outcome.setting.threads or "-")),
-    Column("req/s", lambda row: f"{row.outcome.rate:.1f}"),
-    Column("range", lambda row: f"{row.outcome.rate_low:.0f}-{row.outcome.rate_high:.0f}"),
-    Column("p50", lambda row: format_latency(row.outcome.p50_ms)),
-    Column("p95", lambda row: format_latency(row.outcome.p95_ms)),
-    Column("failed", lambda row: str(row.outcome.failures)),
-)
-FRESH_ROUNDS: TableSpec[Result, Row] = TableSpec(
-    lambda result: f"{result.run.rounds - result.run.settings['repeats']} rounds of each in turn;"
-    " times in ms",
-    lambda result: [Row(result.note(one), one) for one in result.finals.values()],
-    COLUMNS,
-)
-CANDIDATES: TableSpec[Result, Row] = TableSpec(
-    lambda result: f"times in ms; p95 within {result.bound_ms:g} ms first",
-    lambda result: [Row(result.note(one), one) for one in result.ranked],
-    COLUMNS,
-)
-REPORT: Report[Result] = Report(
-    "Tuning",
-    (
-        Part("Fresh rounds", (FRESH_ROUNDS,), lambda result: result.verdict.text),
-        Part("Candidates", (draw_candidates, CANDIDATES)),
-    ),
-    headline=(draw_candidates,),
-)
+def format_outcomes(result: Result, outcomes: Iterable[Outcome], title: str) -> str:
+    rows = [
+        [
+            result.note(one),
+            str(one.setting.batch_size),
+            str(one.setting.max_batch_delay_ms),
+            str(one.setting.workers),
+            str(one.setting.threads or "-"),
+            f"{one.rate:.1f}",
+            f"{one.rate_low:.0f}-{one.rate_high:.0f}",
+            format_latency(one.p50_ms),
+            format_latency(one.p95_ms),
+            str(one.failures),
+        ]
+        for one in outcomes
+    ]
+    return format_table(COLUMNS, rows, title=title)
 
 
 def document_of(run: Run, _: str | None = None) -> Document:
+    result, repeats = read_result(run), run.settings["repeats"]
+    charts = draw_candidates(result)
     # The fresh rounds decide; of the candidates, only failures are doubts.
-    fresh = select_rounds(run, range(run.settings["repeats"], run.rounds))
+    fresh = select_rounds(run, range(repeats, run.rounds))
     doubts = find_doubts(replace(fresh, failures=run.failures), MIN_REPLIES)
-    return describe_run(run, make_document(REPORT, {"": read_result(run)}, doubts))
+    finals = f"{run.rounds - repeats} rounds of each in turn; times in ms"
+    candidates = f"times in ms; p95 within {result.bound_ms:g} ms first"
+    sections = [
+        Section(
+            "Fresh rounds",
+            format_outcomes(result, result.finals.values(), finals),
+            note=result.verdict.text,
+        ),
+        Section("Candidates", format_outcomes(result, result.ranked, candidates), charts),
+    ]
+    return describe_run(run, Document("Tuning", sections, warnings=doubts, headline=charts))
 
 
 def write_preset(path: Path, result: Result) -> None:

@@ -1,4 +1,4 @@
-"""The figures of a profile and their declared report; a server's account shares parts of it.
+"""The figures of a profile and their report; a server's account shares parts of it.
 
     batch_ms           duration of a call of `handle`: one value per batch, like the next
     stage_ms.NAME      the share of one stage; `stage_ms.other` is what no stage covers
@@ -12,8 +12,8 @@ has further parts: the own time of all functions of one package.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,17 +26,8 @@ from offpath.profiling.core.figures import format_figure, format_ms, format_shar
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.profilers.collector import BatchSample, FunctionSample, LineSample
-from offpath.profiling.report.charts import Histogram, StackedBar, StackedChart
-from offpath.profiling.report.declared import (
-    Column,
-    Draw,
-    Part,
-    Report,
-    TableSpec,
-    each,
-    make_document,
-)
-from offpath.profiling.report.document import Document, Table
+from offpath.profiling.report.charts import Chart, Histogram, StackedBar, StackedChart
+from offpath.profiling.report.document import Document, Section, format_table, join_blocks
 from offpath.profiling.report.measured import describe_run
 
 TITLES = {
@@ -194,46 +185,23 @@ class PartRow(NamedTuple):
         of_stage = f"{STAGE}.{self.part}{metric}"
         return show_ms(self.of.value(whole if self.part == TOTAL else of_stage))
 
-    def count_calls(self) -> str:
-        functions = self.of.list_functions()
-        return f"{sum(f.calls for f in functions if f.kind == self.part):,}"
-
 
 def show_ms(ms: float | None) -> str:
     return "" if ms is None else format_ms(ms / 1e3)
 
 
-def list_each(profiled: Handlers) -> Handlers:
-    """Returns the handlers themselves, for `each`."""
-    return profiled
-
-
-def draw_bars(title: str, kind: str) -> Draw[Handlers]:
-    """Declares stacked bars of the parts of a kind: on one scale and, if several, as shares."""
-
-    def draw(handlers: Handlers) -> Iterator[StackedChart]:
-        bars = [
-            StackedBar(one.name, [*parts.items()], f"{show_ms(one.total(kind))} ms")
-            for one in handlers
-            if (parts := one.parts(kind))
-        ]
-        if bars:
-            yield StackedChart(title, "ms", bars)
-        if len(bars) > 1:
-            shares = [replace(bar, text="") for bar in bars]
-            yield StackedChart("Shares of each", "", shares, is_share=True)
-
-    return draw
-
-
-def draw_batches(handler: Profiled) -> Iterator[Histogram]:
-    if values := handler.values(BATCH):
-        yield Histogram(f"{handler.name}, batches", "ms per batch", values)
-
-
-def explain_ratio(handlers: Handlers) -> str:
-    base = handlers[0].baseline
-    return f"x: speed per image relative to {base}." if base else ""
+def draw_bars(handlers: Handlers, title: str, kind: str) -> list[Chart]:
+    """Draws stacked bars of the parts of a kind: on one scale and, if several, as shares."""
+    bars = [
+        StackedBar(one.name, [*parts.items()], f"{show_ms(one.total(kind))} ms")
+        for one in handlers
+        if (parts := one.parts(kind))
+    ]
+    charts: list[Chart] = [StackedChart(title, "ms", bars)] if bars else []
+    if len(bars) > 1:
+        shares = [replace(bar, text="") for bar in bars]
+        charts.append(StackedChart("Shares of each", "", shares, is_share=True))
+    return charts
 
 
 def name_function(sample: FunctionSample) -> str:
@@ -260,98 +228,141 @@ class LineGroup(NamedTuple):
         return f"{self.handler}, {place}: {format_ms(self.total_s)} ms"
 
 
-def make_line_table(group: LineGroup) -> list[Table]:
-    columns: Sequence[Column[LineSample]] = (
-        Column("line", lambda line: str(line.line)),
-        Column("hits", lambda line: f"{line.hits:,}"),
-        Column("ms", lambda line: format_ms(line.time_s)),
-        Column("share", lambda line: format_share(line.time_s / group.total_s)),
-        Column("source", lambda line: line.source.rstrip()),
+def format_lines(group: LineGroup) -> str:
+    rows = [
+        [
+            str(line.line),
+            f"{line.hits:,}",
+            format_ms(line.time_s),
+            format_share(line.time_s / group.total_s),
+            line.source.rstrip(),
+        ]
+        for line in group.list_hot()
+    ]
+    columns = ["line", "hits", "ms", "share", "source"]
+    return format_table(columns, rows, title=group.name(), words=0, code=4)
+
+
+def format_overview(handlers: Handlers) -> str:
+    rows = [
+        [
+            handler.name,
+            f"{handler.batches:,}",
+            f"{handler.images:,}",
+            show_ms(handler.value(BATCH + MEAN)),
+            show_ms(handler.total(STAGE)),
+            handler.format_ratio(),
+        ]
+        for handler in handlers
+    ]
+    base = handlers[0].baseline
+    note = f"x: speed per image relative to {base}." if base else ""
+    columns = ["", "batches", "images", "ms per batch", "ms per image", "x"]
+    return format_table(columns, rows, note=note)
+
+
+def format_stages(handler: Profiled) -> str:
+    if not handler.parts(STAGE):
+        return ""
+    rows = [
+        [
+            row.part,
+            *map(row.show, (".p50", ".p95", ".p99", ".mean")),
+            row.format_share(),
+            row.format_ms(),
+        ]
+        for row in handler.list_rows(STAGE)
+    ]
+    columns = ["stage", "p50", "p95", "p99", "mean", "share", "per image"]
+    return format_table(columns, rows, title=f"{handler.name}, ms per batch", has_total=True)
+
+
+def format_kinds(handler: Profiled) -> str:
+    calls: Counter[str] = Counter()
+    for function in handler.list_functions():
+        calls[function.kind] += function.calls
+    rows = [
+        [row.part, row.format_ms(), row.format_share(), f"{calls[row.part]:,}"]
+        for row in handler.list_rows(KIND)[:-1]
+    ]
+    return format_table(["kind", "own ms per image", "share", "calls"], rows, title=handler.name)
+
+
+def format_functions(
+    handlers: Handlers, count: int, order: Callable[[FunctionSample], float]
+) -> str:
+    """Formats for each handler the functions that come first in an order."""
+    columns = ["function", "kind", "cumulative ms", "own ms", "calls"]
+    return join_blocks(
+        *(
+            format_table(
+                columns,
+                [
+                    [
+                        name_function(one),
+                        one.kind,
+                        format_ms(one.cumulative_s),
+                        format_ms(one.own_s),
+                        f"{one.calls:,}",
+                    ]
+                    for one in sorted(handler.list_functions(), key=order, reverse=True)[:count]
+                ],
+                title=handler.name,
+                words=2,
+            )
+            for handler in handlers
+        )
     )
-    return TableSpec(LineGroup.name, LineGroup.list_hot, columns, words=0, code=4)(group)
 
 
-OVERVIEW: TableSpec[Handlers, Profiled] = TableSpec(
-    "",
-    list_each,
-    (
-        Column("", lambda handler: handler.name),
-        Column("batches", lambda handler: f"{handler.batches:,}"),
-        Column("images", lambda handler: f"{handler.images:,}"),
-        Column("ms per batch", lambda handler: show_ms(handler.value(BATCH + MEAN))),
-        Column("ms per image", lambda handler: show_ms(handler.total(STAGE))),
-        Column("x", Profiled.format_ratio),
-    ),
-    note=explain_ratio,
-)
-STAGE_TABLE: TableSpec[Profiled, PartRow] = TableSpec(
-    lambda handler: f"{handler.name}, ms per batch",
-    lambda handler: handler.list_rows(STAGE) if handler.parts(STAGE) else [],
-    (
-        Column("stage", lambda row: row.part),
-        Column("p50", lambda row: row.show(".p50")),
-        Column("p95", lambda row: row.show(".p95")),
-        Column("p99", lambda row: row.show(".p99")),
-        Column("mean", lambda row: row.show(".mean")),
-        Column("share", PartRow.format_share),
-        Column("per image", PartRow.format_ms),
-    ),
-    has_total=True,
-)
-KIND_TABLE: TableSpec[Profiled, PartRow] = TableSpec(
-    lambda one: one.name,
-    lambda one: one.list_rows(KIND)[:-1],
-    (
-        Column("kind", lambda row: row.part),
-        Column("own ms per image", PartRow.format_ms),
-        Column("share", PartRow.format_share),
-        Column("calls", PartRow.count_calls),
-    ),
-)
-
-
-def function_table(
-    count: int, order: Callable[[FunctionSample], float]
-) -> TableSpec[Profiled, FunctionSample]:
-    return TableSpec(
-        lambda one: one.name,
-        lambda one: sorted(one.list_functions(), key=order, reverse=True)[:count],
-        (
-            Column("function", name_function),
-            Column("kind", lambda function: function.kind),
-            Column("cumulative ms", lambda function: format_ms(function.cumulative_s)),
-            Column("own ms", lambda function: format_ms(function.own_s)),
-            Column("calls", lambda function: f"{function.calls:,}"),
+def show_stages(handlers: Handlers, charts: Sequence[Chart]) -> list[Section]:
+    return [
+        Section("Handlers", format_overview(handlers)),
+        Section("Stages", charts=charts, note="Means of all batches."),
+        Section(
+            "Stages in figures",
+            join_blocks(*map(format_stages, handlers)),
+            note="Means add up to the total.",
         ),
-        words=2,
-    )
+        Section(
+            "How long batches take",
+            charts=[
+                Histogram(f"{one.name}, batches", "ms per batch", values)
+                for one in handlers
+                if (values := one.values(BATCH))
+            ],
+        ),
+    ]
 
 
-HOT_TABLE = function_table(HOT_FUNCTIONS, lambda function: function.cumulative_s)
-BUSY_TABLE = function_table(BUSY_FUNCTIONS, lambda function: function.own_s)
-draw_stages = draw_bars("Milliseconds per image", STAGE)
-HANDLERS: Report[Handlers] = Report(
-    "Where the time goes",
-    (
-        Part("Handlers", (OVERVIEW,)),
-        Part("Stages", (draw_stages,), "Means of all batches."),
-        Part("Stages in figures", (each(list_each, STAGE_TABLE),), "Means add up to the total."),
-        Part("How long batches take", (each(list_each, draw_batches),)),
-        Part(
+def show_functions(handlers: Handlers) -> list[Section]:
+    return [
+        Section(
             "Own time by package",
-            (draw_bars("own ms per image", KIND), each(list_each, KIND_TABLE)),
+            join_blocks(*map(format_kinds, handlers)),
+            draw_bars(handlers, "own ms per image", KIND),
         ),
-        Part("Hot functions, by cumulative time", (each(list_each, HOT_TABLE),)),
-        Part("Busy functions, by own time", (each(list_each, BUSY_TABLE),)),
-        Part("Lines", (each(list_each, each(Profiled.list_line_groups, make_line_table)),)),
-    ),
-    headline=(draw_stages,),
-)
+        Section(
+            "Hot functions, by cumulative time",
+            format_functions(handlers, HOT_FUNCTIONS, lambda function: function.cumulative_s),
+        ),
+        Section(
+            "Busy functions, by own time",
+            format_functions(handlers, BUSY_FUNCTIONS, lambda function: function.own_s),
+        ),
+        Section(
+            "Lines",
+            join_blocks(
+                *(format_lines(group) for one in handlers for group in one.list_line_groups())
+            ),
+        ),
+    ]
 
 
 def document_of(run: Run, baseline: str | None) -> Document:
     """Makes the document of a profile of handlers; the default baseline is the first handler."""
     handlers = read_profile(run, baseline)
-    names = ", ".join(handler.name for handler in handlers)
-    report = replace(HANDLERS, title=f"{TITLES[run.experiment]}: {names}")
-    return describe_run(run, make_document(report, {"": handlers}, find_doubts(run)))
+    charts = draw_bars(handlers, "Milliseconds per image", STAGE)
+    sections = [*show_stages(handlers, charts), *show_functions(handlers)]
+    title = f"{TITLES[run.experiment]}: {', '.join(handler.name for handler in handlers)}"
+    return describe_run(run, Document(title, sections, warnings=find_doubts(run), headline=charts))

@@ -1,1 +1,1 @@
-"""A declared table or chart in every format."""
+"""A report in every format."""

@@ -1,6 +1,6 @@
 """The kinds of charts: each holds its figures as plain data and draws itself with matplotlib.
 
-`declared.py` says how a report declares a chart, `pictures.py` makes files and inline SVG of them.
+`pictures.py` makes files and inline SVG of them, with the legend above each drawing.
 """
 
 from __future__ import annotations
@@ -12,20 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from offpath.profiling.core.figures import format_figure
-from offpath.profiling.report.axes import (
-    WIDTH_IN,
-    finish_plot,
-    measure_labels_pt,
-    measure_legend_in,
-    name_bars,
-    place_legend,
-    scale_axis,
-    shorten,
-)
 from offpath.profiling.report.style import (
+    INK,
     LIMIT,
     OTHERS,
     OURS,
+    PALE_INK,
     PALE_ON,
     PALETTE,
     SERIES,
@@ -34,16 +26,22 @@ from offpath.profiling.report.style import (
 
 Point = tuple[float, float]
 
-MARKERS = ("o", "s", "^", "D", "v", "P")
+# With 4.4 inches, letters stay readable on a phone and grow with the chart on a desktop.
+WIDTH_IN = 4.4
 BAR_HEIGHT_IN = 0.25
 LINE_HEIGHT_IN = 2.2
 HISTOGRAM_HEIGHT_IN = 1.5
 HISTOGRAM_BINS = 48
 HISTOGRAM_MARKS = (50, 95, 99)
+MARKERS = ("o", "s", "^", "D", "v", "P")
+LABEL_LENGTH = 32
 # From this ratio of largest to smallest value on, a logarithmic axis shows more than a linear one.
 LOG_SPAN = 8.0
-# Estimated width of a letter inside a bar.
-LETTER_PT = 4.3
+# Up to FEW x values become the ticks, if each is at least APART times the one before.
+FEW, APART = 16, 1.4
+# Estimated width of a letter inside a bar, as a share of the axis.
+LETTER_SHARE = 0.024
+DASHED: dict[str, Any] = {"color": PALETTE[LIMIT], "linestyle": "--", "linewidth": 1.1}
 
 
 @dataclass(frozen=True)
@@ -55,12 +53,11 @@ class Chart(ABC):
     @property
     @abstractmethod
     def height_in(self) -> float:
-        """Height of the drawing in inches."""
+        """Height of the drawing in inches, without its legend."""
 
     @property
-    def legend_in(self) -> float:
-        """Height of the legend above the drawing in inches."""
-        return 0.0
+    def names(self) -> Sequence[str]:
+        return ()
 
     @abstractmethod
     def draw(self, panel: Any) -> None:
@@ -94,35 +91,30 @@ class BarChart(Chart):
 
     @property
     def height_in(self) -> float:
-        return 0.75 + BAR_HEIGHT_IN * len(self.bars)
+        return 0.6 + BAR_HEIGHT_IN * len(self.bars)
+
+    @property
+    def names(self) -> Sequence[str]:
+        return [self.limit[1]] if self.limit else []
 
     def draw(self, panel: Any) -> None:
         bars = self.bars
-        lows = [bar.value if bar.low is None else bar.low for bar in bars]
-        highs = [bar.value if bar.high is None else bar.high for bar in bars]
-        values = [bar.value for bar in bars]
         spread = [
-            [max(0.0, value - low) for value, low in zip(values, lows)],
-            [max(0.0, high - value) for value, high in zip(values, highs)],
+            (bar.value, bar.value) if bar.low is None else (bar.low, bar.high) for bar in bars
         ]
         panel.barh(
             range(len(bars)),
-            values,
+            [bar.value for bar in bars],
             color=[PALETTE[OURS if bar.is_strong else OTHERS] for bar in bars],
             height=0.68,
-            xerr=spread,
-            error_kw={"ecolor": PALETTE["text"], "elinewidth": 0.9, "capsize": 1.5},
         )
-        top = max([*highs, self.limit[0] if self.limit else 0.0]) or 1.0
-        name_bars(panel, [bar.label for bar in bars], [bar.text for bar in bars], top)
-        panel.set_xlabel(self.unit, loc="left")
+        for index, (bar, (low, high)) in enumerate(zip(bars, spread)):
+            if low != high:
+                style = {"color": PALETTE["text"], "linewidth": 0.9, "markersize": 3}
+                panel.plot([low, high], [index, index], marker="|", **style)
         if self.limit:
-            place, name = self.limit
-            panel.axvline(place, color=PALETTE[LIMIT], linestyle="--", linewidth=1.1)
-            panel.set_ylim(len(bars) + 0.05, -0.6)
-            # The name is on the side of the line that has room.
-            side, text = ("left", f" {name}") if place < top / 2 else ("right", f"{name} ")
-            panel.text(place, len(bars) - 0.05, text, color=PALETTE[LIMIT], ha=side)
+            panel.axvline(self.limit[0], label=self.limit[1], **DASHED)
+        name_bars(panel, self.unit, [bar.label for bar in bars], [bar.text for bar in bars])
 
 
 @dataclass(frozen=True)
@@ -144,43 +136,30 @@ class StackedChart(Chart):
 
     @property
     def height_in(self) -> float:
-        return 0.6 + BAR_HEIGHT_IN * len(self.bars) + self.legend_in
+        return 0.6 + BAR_HEIGHT_IN * len(self.bars)
 
     @property
-    def legend_in(self) -> float:
-        return measure_legend_in(self._parts)
-
-    @property
-    def _parts(self) -> list[str]:
+    def names(self) -> Sequence[str]:
         return list(dict.fromkeys(part for bar in self.bars for part, _ in bar.parts))
 
-    @property
-    def _left_pt(self) -> float:
-        return measure_labels_pt([bar.label for bar in self.bars])
-
     def draw(self, panel: Any) -> None:
-        sums = [sum(max(v, 0.0) for _, v in bar.parts) or 1.0 for bar in self.bars]
-        colours = assign_colours(self._parts)
-        top = 1.0 if self.is_share else max(sums, default=1.0)
-        texts = [bar.text for bar in self.bars]
-        width_pt = 72 * WIDTH_IN - self._left_pt - measure_labels_pt(texts)
-        letter = top * LETTER_PT / max(width_pt, 1.0)
+        colours = assign_colours(self.names)
+        sums = [sum(max(value, 0.0) for _, value in bar.parts) or 1.0 for bar in self.bars]
+        letter = LETTER_SHARE * (1.0 if self.is_share else max(sums, default=1.0))
         named = set()
         for index, (bar, whole) in enumerate(zip(self.bars, sums)):
             end = 0.0
             for part, value in bar.parts:
-                width = max(value, 0.0) / (whole if self.is_share else 1)
-                label = "" if part in named else shorten(part)
-                panel.barh(index, width, left=end, color=colours[part], label=label)
+                width = max(value, 0.0) / (whole if self.is_share else 1.0)
+                label = "_" if part in named else shorten(part)
+                drawn = panel.barh(index, width, left=end, color=colours[part], label=label)
                 named.add(part)
                 if letter * (len(part) + 1) < width:
-                    ink = PALETTE["on-s0" if colours[part] in PALE_ON else "on"]
-                    style = {"ha": "center", "va": "center", "fontsize": 7}
-                    panel.text(end + width / 2, index, part, color=ink, **style)
+                    ink = PALE_INK if colours[part] in PALE_ON else INK
+                    panel.bar_label(drawn, [part], label_type="center", color=ink, fontsize=7)
                 end += width
-        name_bars(panel, [bar.label for bar in self.bars], texts, top)
-        panel.set_xlabel(self.unit, loc="left")
-        place_legend(panel, self._left_pt)
+        labels, texts = [bar.label for bar in self.bars], [bar.text for bar in self.bars]
+        name_bars(panel, self.unit, labels, texts)
 
 
 @dataclass(frozen=True)
@@ -209,12 +188,12 @@ class LineChart(Chart):
 
     @property
     def height_in(self) -> float:
-        return LINE_HEIGHT_IN + self.legend_in
+        return LINE_HEIGHT_IN
 
     @property
-    def legend_in(self) -> float:
-        names = [series.name for series in self.series]
-        return measure_legend_in(names) if len(names) > 1 else 0.0
+    def names(self) -> Sequence[str]:
+        names = [one.name for one in self.series] + ([self.bound[1]] if self.bound else [])
+        return names if len(names) > 1 else []
 
     def draw(self, panel: Any) -> None:
         for index, series in enumerate(self.series):
@@ -227,15 +206,21 @@ class LineChart(Chart):
                 markersize=3,
                 linewidth=2.2 if series.is_strong else 1.2,
                 linestyle="--" if index >= len(SERIES) else "-",
-                label=shorten(series.name),
+                label=shorten(series.name) if self.names else "_",
                 zorder=3 if series.is_strong else 2,
             )
+        if self.bound:
+            panel.axhline(self.bound[0], label=self.bound[1], **DASHED)
         xs = sorted({x for series in self.series for x, _ in series.points})
-        scale_axis(panel, "x", self.log_x, xs)
-        scale_axis(panel, "y", self.log_y, ())
-        finish_plot(panel, self.x_label, self.y_label, self.bound)
-        if len(self.series) > 1:
-            place_legend(panel)
+        if self.log_x:
+            scale_logarithmically(panel, "x", xs)
+        if self.log_y:
+            scale_logarithmically(panel, "y", ())
+        else:
+            panel.set_ylim(0, None)
+        panel.set_xlabel(self.x_label, loc="right")
+        panel.set_ylabel(self.y_label)
+        panel.grid()
 
     def _has_place(self, point: Point) -> bool:
         """Tells whether a point can be drawn: finite, and above 0 on a logarithmic axis."""
@@ -265,10 +250,49 @@ class Histogram(Chart):
         bins = space(low, max(high, low + 1e-9), HISTOGRAM_BINS)
         panel.hist(values, bins=bins, color=PALETTE[OURS])
         if is_log:
-            scale_axis(panel, "x", True, ())
+            scale_logarithmically(panel, "x", ())
         marks = {percent: np.percentile(values, percent) for percent in HISTOGRAM_MARKS}
         for place in marks.values():
             panel.axvline(place, color=PALETTE["text"], linestyle="--", linewidth=0.8)
         figures = ", ".join(f"p{p} {format_figure(v)}" for p, v in marks.items())
         panel.set_xlabel(f"{self.x_label}; {figures}", loc="left")
         panel.grid(axis="y")
+
+
+def name_bars(panel: Any, unit: str, labels: Sequence[str], texts: Sequence[str]) -> None:
+    """Writes the names at the left, the figures in a column at the right, the unit below."""
+    places = range(len(labels))
+    panel.set_yticks(places, map(shorten, labels))
+    panel.set_ylim(len(labels) - 0.4, -0.6)
+    panel.set_xlim(0, None)
+    panel.locator_params(axis="x", nbins=5)
+    panel.grid(axis="x")
+    panel.set_xlabel(unit, loc="left")
+    right = panel.secondary_yaxis("right")
+    right.set_yticks(places, map(shorten, texts))
+    right.tick_params(length=0)
+    right.spines[:].set_visible(False)
+
+
+def shorten(label: str) -> str:
+    """Shortens a name in its middle so that its bar has room; the tables show it whole."""
+    if len(label) <= LABEL_LENGTH:
+        return label
+    end = LABEL_LENGTH // 3
+    return f"{label[: LABEL_LENGTH - end - 1]}…{label[-end:]}"
+
+
+def scale_logarithmically(panel: Any, axis: str, values: Sequence[float]) -> None:
+    """Makes an axis logarithmic, with plain numbers; a few values become its ticks."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    panel.set(**{f"{axis}scale": "log"})
+    which = getattr(panel, f"{axis}axis")
+    low, high = which.get_view_interval()
+    # Within two decades the ticks are 1, 2 and 5 of each, otherwise the powers of ten.
+    which.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+    which.set_major_formatter(lambda value, _: f"{value:,g}")
+    which.set_minor_locator(NullLocator())
+    are_apart = all(a > 0 and b / a >= APART for a, b in zip(values, values[1:]))
+    if 1 < len(values) <= FEW and are_apart:
+        which.set_ticks(values)

@@ -1,46 +1,37 @@
-"""A document: headed sections of tables and charts, as plain data.
+"""A report: headed sections of charts and Markdown text, as plain data.
 
-`terminal.py`, `markdown.py`, `page.py` and `pictures.py` render a document without knowing where
-its figures come from. `declared.py` makes a document from a declared report.
+`terminal.py`, `page.py` and `pictures.py` render a report without knowing where its figures come
+from. Names in a report come from strangers, so every text is escaped when it becomes Markdown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from offpath.profiling.report.charts import Chart
+from offpath.serving.printable import printable
 
-
-@dataclass(frozen=True)
-class Table:
-    """Texts in rows.
-
-    Attributes:
-        words: number of columns at the left that hold words; the others hold figures.
-        has_total: the last row is a sum.
-        code: index of a column that holds source code.
-        note: text below the table.
-        is_wide: left out of the terminal, because it does not fit 80 columns.
-    """
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    words: int = 1
-    has_total: bool = False
-    code: int | None = None
-    note: str = ""
-    is_wide: bool = False
+# Everything that Markdown, or GitHub's kind of it, may take for markup within a line.
+MARKUP = re.compile(r"[\\`*_\[\]<>&|~$#]")
 
 
 @dataclass(frozen=True)
 class Section:
-    """A headed part of a document; `note` says how to read it."""
+    """A headed part of a report. The terminal shows it if it has tables.
+
+    Attributes:
+        tables: Markdown, see `format_table`.
+        note: plain text that says how to read it, one paragraph per line.
+        is_wide: left out of the terminal, because it does not fit 80 columns.
+    """
 
     heading: str
-    parts: Sequence[Table | Chart]
+    tables: str = ""
+    charts: Sequence[Chart] = ()
     note: str = ""
+    is_wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,3 +55,77 @@ class Document:
     warnings: Sequence[str] = ()
     headline: Sequence[Chart] = ()
     pages: Mapping[str, str] = field(default_factory=dict)
+
+
+def escape(text: str) -> str:
+    """Returns one line of plain text as Markdown that shows it as it is."""
+    return MARKUP.sub(r"\\\g<0>", printable(text))
+
+
+def format_code(text: str) -> str:
+    """Returns one line of source code as Markdown, for the cell of a table."""
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    space = " " if "`" in text else ""
+    return f"{fence}{space}{printable(text)}{space}{fence}".replace("|", "\\|")
+
+
+def format_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    title: str = "",
+    note: str = "",
+    words: int = 1,
+    code: int | None = None,
+    has_total: bool = False,
+) -> str:
+    """Formats a table of plain texts as Markdown; empty where nothing was measured.
+
+    Rows and columns without any figure are left out.
+
+    Args:
+        title, note: texts above and below the table.
+        words: number of columns at the left that hold words; the others hold figures.
+        code: index of a column that holds source code.
+        has_total: the last row is a sum.
+    """
+    rows = [row for row in rows if words == len(columns) or any(row[words:])]
+    if not rows:
+        return ""
+    kept = [n for n in range(len(columns)) if n < words or any(row[n] for row in rows)]
+    lines = [
+        [escape(columns[n]) for n in kept],
+        ["---" if n < words or n == code else "---:" for n in kept],
+        *([format_code(row[n]) if n == code else escape(row[n]) for n in kept] for row in rows),
+    ]
+    if has_total:
+        lines[-1] = [f"**{cell}**" if cell else "" for cell in lines[-1]]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return join_blocks(f"### {escape(title)}" if title else "", table, escape(note))
+
+
+def join_blocks(*blocks: str) -> str:
+    """Joins blocks of Markdown, some of which may be empty."""
+    return "\n\n".join(filter(None, blocks))
+
+
+def format_markdown(document: Document, is_narrow: bool = False) -> str:
+    """Returns the command line, the sections with tables, and the warnings.
+
+    Args:
+        is_narrow: for a terminal, without the command line and what does not fit 80 columns.
+    """
+    shown = [one for one in document.sections if one.tables and not (is_narrow and one.is_wide)]
+    command = "" if is_narrow else printable(document.command)
+    return join_blocks(
+        f"    {command}" if command else "",
+        *(
+            join_blocks(
+                f"## {escape(section.heading)}",
+                section.tables,
+                *map(escape, section.note.split("\n")),
+            )
+            for section in shown
+        ),
+        *(f"> {escape(warning)}" for warning in document.warnings),
+    )

@@ -12,7 +12,7 @@ from offpath.profiling.report.charts import (
     StackedBar,
     StackedChart,
 )
-from offpath.profiling.report.document import Document, Section, Table
+from offpath.profiling.report.document import Document, Section, format_table
 from offpath.serving.log_tools.comparing import (
     SCORE_BINS,
     Comparison,
@@ -46,11 +46,11 @@ def make_log_document(
         lost: Warnings about what could not be read.
     """
     sections = [
-        Section("Distances of B from A", [_show_distances(compared)], HOW_TO_READ),
+        Section("Distances of B from A", _show_distances(compared), note=HOW_TO_READ),
         *(_show_pairs(compared) if compared.figures["pairs"] else []),
-        Section("Requests and errors", [_show_errors(compared)]),
-        Section("Labels", list(_show_labels(compared))),
-        Section("Best score, sizes and times", list(_show_spreads(compared))),
+        Section("Requests and errors", _show_errors(compared)),
+        Section("Labels", _show_labels(compared), list(_draw_labels(compared))),
+        Section("Best score, sizes and times", _show_spreads(compared), _draw_spreads(compared)),
     ]
     facts = {side.upper(): _describe(compared, side, named[side]) for side in "ab"}
     warnings = [*lost, *_find_doubts(compared)]
@@ -82,7 +82,7 @@ def _read(found: Distance) -> str:
     return word if found.psi > found.noise else "within noise"
 
 
-def _show_distances(compared: Comparison) -> Table:
+def _show_distances(compared: Comparison) -> str:
     columns = ["", "change", "PSI", "noise", "bins", "values in A", "values in B"]
     rows = [
         [
@@ -92,10 +92,10 @@ def _show_distances(compared: Comparison) -> Table:
         for name, one in compared.distances.items()
         if one
     ]
-    return Table("", columns, rows, words=2)
+    return format_table(columns, rows, words=2)
 
 
-def _show_counts(title: str, counts: Sequence[Count], totals: Sequence[int]) -> Table:
+def _show_counts(title: str, counts: Sequence[Count], totals: Sequence[int]) -> str:
     rows = [
         [
             str(name),
@@ -104,17 +104,17 @@ def _show_counts(title: str, counts: Sequence[Count], totals: Sequence[int]) -> 
         ]
         for name, *numbers in counts
     ]
-    return Table(title, ["", "A", "B", "share A", "share B"], rows)
+    return format_table(["", "A", "B", "share A", "share B"], rows, title=title)
 
 
-def _show_errors(compared: Comparison) -> Table:
+def _show_errors(compared: Comparison) -> str:
     requests = [one["records"] for one in compared.sets.values()]
     good = sum_counts(compared.labels)
     counts: list[Count] = [("requests", *requests), ("predictions", *good)]
     return _show_counts("", [*counts, *compared.errors], requests)
 
 
-def _show_labels(compared: Comparison) -> Iterable[Table | Chart]:
+def _draw_labels(compared: Comparison) -> Iterable[Chart]:
     labels, totals = compared.labels, sum_counts(compared.labels)
     first, others = labels[:CHART_LABELS], sum_counts(labels[CHART_LABELS:])
     bars = [
@@ -130,12 +130,16 @@ def _show_labels(compared: Comparison) -> Iterable[Table | Chart]:
     ]
     if labels:
         yield StackedChart("Predictions by best label", "share", bars, is_share=True)
+
+
+def _show_labels(compared: Comparison) -> str:
+    labels, totals = compared.labels, sum_counts(compared.labels)
     n_a, n_b = (max(total, 1) for total in totals)
     moved = sorted(labels, key=lambda one: -abs(one[1] / n_a - one[2] / n_b))
-    yield _show_counts("labels whose share moved most", moved[:LISTED_LABELS], totals)
+    return _show_counts("labels whose share moved most", moved[:LISTED_LABELS], totals)
 
 
-def _show_spreads(compared: Comparison) -> Iterable[Table | Chart]:
+def _draw_spreads(compared: Comparison) -> list[Chart]:
     totals, half = sum_counts(compared.scores), 0.5 / SCORE_BINS
     bins = {low: numbers for low, *numbers in compared.scores}
     series = [
@@ -148,20 +152,25 @@ def _show_spreads(compared: Comparison) -> Iterable[Table | Chart]:
         )
         for at, side in enumerate(compared.sets)
     ]
-    yield LineChart("Probability of the best label", "probability", "share", series)
     bars = []
     for side in compared.sets:
         means = {name: compared.spreads[f"{name} ms"][side][0] or 0.0 for name in STAGES}
         sum_ms = format_figure(sum(means.values()))
         bars.append(StackedBar(side.upper(), list(means.items()), sum_ms))
-    yield StackedChart("Mean time of a batch by stage", "ms", bars)
+    return [
+        LineChart("Probability of the best label", "probability", "share", series),
+        StackedChart("Mean time of a batch by stage", "ms", bars),
+    ]
+
+
+def _show_spreads(compared: Comparison) -> str:
     columns = [f"{side} {what}" for side in "AB" for what in ("mean", "p50", "p95")]
     rows = [
         [name, *("" if one is None else format_figure(one) for one in (*a[:3], *b[:3]))]
         for name, (a, b) in ((n, sides.values()) for n, sides in compared.spreads.items())
     ]
     note = "Times are of the whole batch that a request was in. Percentiles are approximate."
-    yield Table("", ["", *columns], [row for row in rows if any(row[1:])], note=note)
+    return format_table(["", *columns], rows, note=note)
 
 
 def _show_pairs(compared: Comparison) -> list[Section]:
@@ -175,13 +184,13 @@ def _show_pairs(compared: Comparison) -> list[Section]:
         answers = ((one[f"answer_{side}"], one[f"score_{side}"]) for side in "ab")
         texts = (f"{name}" if at is None else f"{name} {at:.3f}" for name, at in answers)
         different.append([*texts, one["request"]])
-    frequent = Table("", ["A", "B", "pairs", "share"], disagreements, words=2)
+    frequent = format_table(["A", "B", "pairs", "share"], disagreements, words=2)
     note = (
         f"{pairs:,} pairs of a record in A and one in B have the same event id (up to a ~)."
         f" {format_share(compared.figures['disagreement'] or 0.0)} of them disagree."
     )
-    most = Table("", ["A", "B", "event id"], different, words=2)
+    most = format_table(["A", "B", "event id"], different, words=2)
     return [
-        Section("Answers to the same request", [frequent], note),
-        Section("Most different answers to the same request", [most]),
+        Section("Answers to the same request", frequent, note=note),
+        Section("Most different answers to the same request", most),
     ]

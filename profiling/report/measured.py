@@ -19,7 +19,7 @@ from offpath.profiling.core.facts import (
     describe_workload,
     format_time,
 )
-from offpath.profiling.core.figures import format_clients, format_figure
+from offpath.profiling.core.figures import format_figure
 from offpath.profiling.core.limits import is_limit
 from offpath.profiling.core.metrics import METRICS, OK
 from offpath.profiling.core.run import Cell, Run
@@ -33,21 +33,13 @@ from offpath.profiling.core.statistics import (
 from offpath.profiling.report.charts import (
     Bar,
     BarChart,
+    Chart,
     LineChart,
     Series,
     StackedBar,
     StackedChart,
 )
-from offpath.profiling.report.declared import (
-    Column,
-    Draw,
-    Part,
-    Report,
-    TableSpec,
-    Text,
-    make_document,
-)
-from offpath.profiling.report.document import Document
+from offpath.profiling.report.document import Document, Section, format_table
 
 TITLES = {metric.name: metric.title for metric in METRICS}
 CURVE_PERCENTS = (0, 1, 5, 10, 25, 50, 75, 90, 95, 98, 99, 99.5, 100)
@@ -68,7 +60,6 @@ class View:
 
     @property
     def run(self) -> Run:
-        """The run itself."""
         return self.summary.run
 
     @property
@@ -76,21 +67,16 @@ class View:
         """The variants that are rows and bars: limits are drawn as lines instead."""
         return [name for name in self.run.variants if not is_limit(name)]
 
+    @property
+    def has_several_clients(self) -> bool:
+        """True if the number of clients was varied, so that charts are drawn against it."""
+        return len({cell.clients for cell in self.cells if cell.clients}) > 1
+
     def list_measured(self) -> Iterator[Measured]:
-        """Lists everything that was measured, cell by cell."""
-        return (row for cell in self.cells for row in self.list_variants(cell))
-
-    def list_variants(self, cell: Cell) -> Iterator[Measured]:
-        """Lists the variants that were measured in one cell."""
-        for variant in self.variants:
-            if self.summary.metrics(variant, cell):
-                yield Measured(self, variant, cell)
-
-    def name_chart(self, title: str, cell: Cell) -> str:
-        """Adds the number of clients to a chart's title where the charts differ by it."""
-        if len({other.clients for other in self.cells if other.clients}) > 1:
-            return f"{title}, {format_clients(cell.clients)}"
-        return title
+        for cell in self.cells:
+            for variant in self.variants:
+                if self.summary.metrics(variant, cell):
+                    yield Measured(self, variant, cell)
 
 
 class Measured(NamedTuple):
@@ -107,7 +93,6 @@ class Measured(NamedTuple):
         return summary.value(self.variant, Cell(), metric) if value is None else value
 
     def spread(self, metric: str) -> Spread | None:
-        """Returns median, lowest and highest value over the rounds."""
         return self.view.summary.spread(self.variant, self.cell, metric)
 
     def format_ratio(self, metric: str) -> str:
@@ -118,17 +103,18 @@ class Measured(NamedTuple):
         return "" if ratio is None else format_figure(ratio)
 
 
-def figure_column(
-    metric: str,
-    title: str | None = None,
-    scale: float = 1.0,
-    decimals: int | None = None,
-) -> Column[Measured]:
+class Column(NamedTuple):
+    """One column of a table; `text` is empty where nothing was measured."""
+
+    title: str
+    text: Callable[[Measured], str]
+
+
+def figure_column(metric: str, title: str | None = None, decimals: int | None = None) -> Column:
     """Declares a column with the median of a metric over the rounds.
 
     Args:
         title: None for the metric's own.
-        scale: factor of the figure.
         decimals: None for three significant digits.
     """
 
@@ -136,14 +122,12 @@ def figure_column(
         value = row.value(metric)
         if value is None:
             return ""
-        if decimals is None:
-            return format_figure(scale * value)
-        return f"{scale * value:,.{decimals}f}"
+        return format_figure(value) if decimals is None else f"{value:,.{decimals}f}"
 
     return Column(TITLES.get(metric, metric) if title is None else title, show)
 
 
-def range_column(metric: str) -> Column[Measured]:
+def range_column(metric: str) -> Column:
     """Declares a column with the lowest and the highest of the rounds: `64-80`."""
 
     def show(row: Measured) -> str:
@@ -155,8 +139,7 @@ def range_column(metric: str) -> Column[Measured]:
     return Column("range", show)
 
 
-def ratio_column(metric: str) -> Column[Measured]:
-    """Declares a column with the ratio to the baseline."""
+def ratio_column(metric: str) -> Column:
     return Column("x", lambda row: row.format_ratio(metric))
 
 
@@ -172,110 +155,81 @@ RATE, FAILED = figure_column("rate"), Column("failed", format_failures)
 LATENCIES = tuple(
     figure_column(f"{LATENCY}.p{percent:g}", f"p{percent:g} ms") for percent in PERCENTILES
 )
-ROW = (
-    Column[Measured]("", lambda row: row.variant),
-    Column[Measured]("clients", lambda row: str(row.cell.clients), is_factor=True),
-    Column[Measured]("batch size", lambda row: str(row.cell.batch_size), is_factor=True),
-)
 
 
-def figure_table(
-    title: Text[View], columns: Sequence[Column[Measured]], is_wide: bool = False
-) -> TableSpec[View, Measured]:
-    """Declares a table with a row for each variant and cell."""
-    return TableSpec(title, View.list_measured, (*ROW, *columns), is_wide=is_wide)
+def figure_table(view: View, title: str, columns: Sequence[Column]) -> str:
+    measured = list(view.list_measured())
+    rows = [(row, [column.text(row) for column in columns]) for row in measured]
+    rows = [(row, texts) for row, texts in rows if any(texts)]
+    shown, titles = [[row.variant, *texts] for row, texts in rows], [c.title for c in columns]
+    if view.has_several_clients:
+        titles = ["clients", *titles]
+        shown = [[row.variant, str(row.cell.clients), *texts] for row, texts in rows]
+    return format_table(["", *titles], shown, title=title)
 
 
-def bar_charts(
+def draw_bars(
+    view: View, metric: str, title: str, unit: str, limit: tuple[float, str] | None = None
+) -> list[Chart]:
+    """Draws a bar for each variant, with the spread of the rounds.
+
+    Args:
+        limit: value and name of a dashed line.
+    """
+    bars = []
+    for row in view.list_measured():
+        if (found := row.spread(metric)) is not None:
+            times = row.format_ratio(metric)
+            text = format_figure(found.median) + (f" ({times} x)" if times else "")
+            strong = is_ours(row.variant)
+            bars.append(Bar(row.variant, found.median, text, strong, found.low, found.high))
+    return [BarChart(title, unit, bars, limit)] if bars else []
+
+
+def draw_stacks(view: View, parts: Sequence[tuple[str, str]], title: str, unit: str) -> list[Chart]:
+    bars = []
+    for row in view.list_measured():
+        values = [(name, row.value(metric)) for metric, name in parts]
+        found = [(name, value) for name, value in values if value is not None]
+        if found:
+            whole = format_figure(sum(value for _, value in found))
+            bars.append(StackedBar(row.variant, found, f"{whole} {unit}"))
+    return [StackedChart(title, unit, bars)] if bars else []
+
+
+def draw_lines(
+    view: View,
     metric: str,
     title: str,
     unit: str,
-    limit: Callable[[View, Cell], tuple[float, str] | None] = lambda view, cell: None,
-) -> Draw[View]:
-    """Declares a bar chart for each cell: a bar for each variant, with the spread of the rounds.
-
-    Args:
-        limit: returns value and name of a dashed line, or None.
-    """
-
-    def draw(view: View) -> Iterator[BarChart]:
-        for cell in view.cells:
-            drawn = [
-                Bar(
-                    row.variant,
-                    found.median,
-                    format_figure(found.median)
-                    + (f" ({times} x)" if (times := row.format_ratio(metric)) else ""),
-                    is_ours(row.variant),
-                    found.low,
-                    found.high,
-                )
-                for row in view.list_variants(cell)
-                if (found := row.spread(metric)) is not None
-            ]
-            if drawn:
-                name = view.name_chart(title, cell)
-                yield BarChart(name, unit, drawn, limit(view, cell))
-
-    return draw
+    log_y: bool = False,
+    bound: tuple[float, str] | None = None,
+) -> list[Chart]:
+    points: dict[str, list[tuple[float, float]]] = {}
+    for row in view.list_measured():
+        if (value := row.value(metric)) is not None:
+            points.setdefault(row.variant, []).append((float(row.cell.clients), value))
+    series = [
+        Series(variant, sorted(points[variant]), is_ours(variant))
+        for variant in view.variants
+        if variant in points
+    ]
+    if not series:
+        return []
+    return [LineChart(title, "clients", unit, series, log_x=True, log_y=log_y, bound=bound)]
 
 
-def stacked_charts(parts: Sequence[tuple[str, str]], title: str, unit: str) -> Draw[View]:
-    """Declares a chart for each cell: a bar for each variant, stacked of (metric, name) parts."""
-
-    def draw(view: View) -> Iterator[StackedChart]:
-        for cell in view.cells:
-            drawn = []
-            for row in view.list_variants(cell):
-                found = [
-                    (name, value)
-                    for metric, name in parts
-                    if (value := row.value(metric)) is not None
-                ]
-                if found:
-                    whole = format_figure(sum(value for _, value in found))
-                    drawn.append(StackedBar(row.variant, found, f"{whole} {unit}"))
-            if drawn:
-                yield StackedChart(view.name_chart(title, cell), unit, drawn)
-
-    return draw
-
-
-def line_chart(metric: str, title: str, unit: str, log_y: bool = False) -> Draw[View]:
-    """Declares a line chart: a line for each variant against the number of clients."""
-
-    def draw(view: View) -> Iterator[LineChart]:
-        points: dict[str, list[tuple[float, float]]] = {}
-        for row in view.list_measured():
-            if (value := row.value(metric)) is not None:
-                point = (float(row.cell.clients), value)
-                points.setdefault(row.variant, []).append(point)
-        series = [
-            Series(variant, sorted(points[variant]), is_ours(variant))
-            for variant in view.variants
-            if variant in points
-        ]
-        if series:
-            yield LineChart(title, "clients", unit, series, log_x=True, log_y=log_y)
-
-    return draw
-
-
-def draw_latencies(view: View) -> Iterator[LineChart]:
-    """Draws for each cell the share of replies that came within a time, a line for each variant."""
-    for cell in view.cells:
-        series = [
-            Series(
-                variant,
-                [(percentile(values, p), p) for p in CURVE_PERCENTS],
-                is_ours(variant),
-            )
-            for variant in view.variants
-            if (values := view.summary.values(variant, cell))
-        ]
-        if series:
-            title = view.name_chart("How long clients wait", cell)
-            yield LineChart(title, "ms", "% of replies within", series, log_x=True)
+def draw_latencies(view: View) -> list[Chart]:
+    """Draws the share of replies that came within a time, a line for each variant."""
+    series = [
+        Series(
+            row.variant, [(percentile(values, p), p) for p in CURVE_PERCENTS], is_ours(row.variant)
+        )
+        for row in view.list_measured()
+        if (values := view.summary.values(row.variant, row.cell))
+    ]
+    title, label = "How long clients wait", "% of replies within"
+    return [LineChart(title, "ms", label, series, log_x=True)] if series else []
 
 
 def is_ours(variant: str) -> bool:
@@ -283,45 +237,39 @@ def is_ours(variant: str) -> bool:
     return variant.startswith("offpath")
 
 
-# On the page and in Markdown: also metrics that no table of the report names.
-EVERYTHING: Part[View] = Part(
-    "every figure",
-    (
-        figure_table(
-            "medians of the rounds",
-            [figure_column(m.name) for m in METRICS],
-            is_wide=True,
-        ),
-    ),
-)
+def show_everything(view: View) -> Section:
+    """Shows all metrics, also those that no other table names: on the page and in Markdown."""
+    columns = [figure_column(metric.name) for metric in METRICS]
+    table = figure_table(view, "medians of the rounds", columns)
+    return Section("every figure", table, is_wide=True)
 
 
 def make_run_document(
     run: Run,
-    report: Report[View],
+    title: str,
+    show: Callable[[View], Sequence[Section]],
     baseline: str | None = None,
     warnings: Sequence[str] = (),
-    whole: Sequence[Part[View]] = (),
+    show_whole: Callable[[View], Sequence[Section]] = lambda view: (),
 ) -> Document:
-    """Makes the document of a run.
+    """Makes the document of a run. The first chart of each workload is its headline.
 
     Args:
-        report: shown for each workload.
+        show: makes the sections of one workload.
         baseline: variant that the others are divided by; None for no ratios.
         warnings: reasons to doubt the figures, from `core.doubts`.
-        whole: parts of the whole run, shown once after the workloads: starts and the like.
+        show_whole: makes sections of the whole run, shown once after the workloads.
     """
     summary = Summary(run)
     base = baseline if baseline in run.variants else None
-    views = {
-        name: View(summary, [c for c in summary.cells() if c.workload == path], base)
-        for path, name in name_workloads(run).items()
-    }
-    whole_view = View(summary, [Cell()], base)
-    parts = replace(report, parts=(*report.parts, EVERYTHING))
-    made = make_document(parts, views, warnings)
-    sections = [section for part in whole for section in part.make("", whole_view)]
-    return describe_run(run, replace(made, sections=[*made.sections, *sections]))
+    sections, headline = [], []
+    for path, name in name_workloads(run).items():
+        view = View(summary, [c for c in summary.cells() if c.workload == path], base)
+        shown = [*show(view), show_everything(view)]
+        sections += [replace(one, heading=f"{name}: {one.heading}") for one in shown]
+        headline += [replace(one, title=f"{name}: {one.title}") for one in shown[0].charts[:1]]
+    sections += show_whole(View(summary, [Cell()], base))
+    return describe_run(run, Document(title, sections, warnings=warnings, headline=headline))
 
 
 def name_workloads(run: Run) -> dict[str, str]:
@@ -332,7 +280,6 @@ def name_workloads(run: Run) -> dict[str, str]:
 
 
 def describe_run(run: Run, document: Document) -> Document:
-    """Adds a run's command line, facts and details to a document."""
     details = {
         "versions": describe_versions(run.host),
         "settings": describe_settings(run.settings),

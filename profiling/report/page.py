@@ -1,4 +1,4 @@
-"""Renders a document as one self-contained HTML page.
+"""Renders a report as one self-contained HTML page.
 
 It loads nothing from elsewhere, follows light and dark mode, and is readable at a width of 390
 pixels.
@@ -11,27 +11,25 @@ from functools import lru_cache
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from offpath.profiling.report.charts import Chart
-from offpath.profiling.report.document import Document, Table
+from offpath.profiling.report.document import Document
 from offpath.profiling.report.pictures import inline_svg
 
 
 def write_page(document: Document, path: Path) -> None:
-    """Writes the page and replaces the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(render_page(document), encoding="utf-8")
 
 
 def render_page(document: Document) -> str:
-    """Returns the whole page."""
     return environment().get_template("page.html").render(document=document)
 
 
 @lru_cache
 def environment() -> Environment:
-    """Returns the environment of the templates, which draws charts as inline SVG."""
+    """Returns the environment of the templates, which renders Markdown and draws charts."""
     made = Environment(
         loader=PackageLoader("offpath.profiling.report", "templates"),
         autoescape=True,
@@ -39,15 +37,15 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.tests["table"] = lambda part: isinstance(part, Table)
-    made.filters["svg"] = draw_inline
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+    # A table wider than a phone scrolls by itself.
+    markdown.add_render_rule("table_open", lambda *_: '<div class="scroll" tabindex="0"><table>\n')
+    markdown.add_render_rule("table_close", lambda *_: "</table></div>\n")
+    made.filters["markdown"] = lambda text: Markup(markdown.render(text))
+    # The texts of an SVG are escaped already.
+    made.filters["svg"] = lambda chart: Markup(inline_svg(chart))
     made.filters["by_kind"] = group_by_kind
     return made
-
-
-def draw_inline(chart: Chart) -> Markup:
-    """Returns the chart's SVG, whose texts are escaped already."""
-    return Markup(inline_svg(chart))
 
 
 def group_by_kind(warnings: Sequence[str]) -> dict[str, list[str]]:

@@ -6,8 +6,8 @@ page's, so dark mode follows the page; a file carries the palette itself.
 
 from __future__ import annotations
 
-import hashlib
 import io
+import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -16,12 +16,16 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from offpath.handler.errors import ExpectedError, MissingPackage
-from offpath.profiling.report.axes import WIDTH_IN, style_panel
-from offpath.profiling.report.charts import Chart
+from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
+from offpath.profiling.report.charts import WIDTH_IN, Chart, shorten
 from offpath.profiling.report.style import PALETTE, STYLE
 
 SUFFIXES = (".svg", ".png")
+# Estimated widths in points: of a letter in a legend, and of what a legend needs beside each name.
+LEGEND_LETTER_PT, LEGEND_KEY_PT = 4.4, 26.0
+LEGEND_ROW_PT = 12.0
+TITLE_PT = 14.0
+MOST_COLUMNS = 4
 
 
 def draw_charts(charts: Sequence[Chart], path: Path) -> None:
@@ -32,91 +36,110 @@ def draw_charts(charts: Sequence[Chart], path: Path) -> None:
             missing.
     """
     if path.suffix not in SUFFIXES:
-        raise ExpectedError(f"plot {str(path)!r}: expected a name ending in .svg or .png")
+        raise WrongOption(f"plot {str(path)!r}: expected a name ending in .svg or .png")
     if not charts:
         raise ExpectedError(f"nothing to draw in {str(path)!r}: no figures yet")
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".svg":
-        svg = draw_svg(charts)
-        path.write_text(svg.replace("<defs>", f"{read_palette()}\n <defs>", 1))
+        css = (Path(__file__).parent / "templates" / "palette.css").read_text()
+        svg = draw_svg(charts, has_titles=True)
+        path.write_text(svg.replace("<defs>", f"<style>{css}</style>\n <defs>", 1))
     else:
-        path.write_bytes(render(charts, "png"))
+        path.write_bytes(render(charts, "png", has_titles=True))
 
 
 def inline_svg(chart: Chart) -> str:
     """Returns one chart as SVG for a page, without the XML head, in the page's colours."""
-    svg = draw_svg([chart])
+    svg = draw_svg([chart], has_titles=False)
     svg = svg[svg.index("<svg") :]
     # The page sets the size. Ids that every figure has would occur twice on the page.
     svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", svg, count=2)
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r' id="(?!m|clip-)[A-Za-z0-9_]+"', "", svg)
+    svg = re.sub(r' id="(?!m)[A-Za-z0-9_]+"', "", svg)
     # This style sheet would apply to the whole page; templates/style.css has its rules for charts.
     svg = re.sub(r"<style.*?</style>", "", svg, count=1, flags=re.DOTALL)
     label = escape(chart.title)
     return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
 
 
-def draw_svg(charts: Sequence[Chart]) -> str:
-    """Returns the charts as SVG in the palette's variables; equal charts give equal text.
-
-    matplotlib names clip paths by memory addresses. They are numbered instead, behind a hash of
-    the charts, because several pictures may be on one page.
-    """
-    svg = to_variables(render(charts, "svg").decode())
-    prefix = f"clip-{hashlib.sha1(repr(charts).encode()).hexdigest()[:8]}"
-    names = dict.fromkeys(re.findall(r"url\(#(p[0-9a-f]+)\)", svg))
-    for number, name in enumerate(names):
-        svg = svg.replace(f"#{name})", f"#{prefix}-{number})")
-        svg = svg.replace(f'id="{name}"', f'id="{prefix}-{number}"')
-    return svg
-
-
-def to_variables(svg: str) -> str:
-    """Replaces the palette's colours by CSS variables, and this machine's fonts by sans-serif."""
+def draw_svg(charts: Sequence[Chart], has_titles: bool) -> str:
+    """Returns the charts as SVG in the palette's variables and in the reader's sans-serif font."""
+    svg = render(charts, "svg", has_titles).decode()
     for name, colour in PALETTE.items():
         svg = svg.replace(colour, f"var(--{name})")
     return re.sub(r"font: ([^;'\"]*?)(?:'[^;\"]*|sans-serif[^;\"]*)", r"font: \1sans-serif", svg)
 
 
-def read_palette() -> str:
-    """Returns the palette, with its dark mode, as an SVG's own style sheet."""
-    css = Path(__file__).parent / "templates" / "palette.css"
-    return f"<style>{css.read_text()}</style>"
-
-
-def render(charts: Sequence[Chart], kind: str) -> bytes:
+def render(charts: Sequence[Chart], kind: str, has_titles: bool) -> bytes:
     """Draws all charts into one `svg` or `png` figure; equal charts give equal bytes."""
+    rows = [math.ceil(len(chart.names) / count_legend_columns(chart.names)) for chart in charts]
+    heights = [
+        chart.height_in + (LEGEND_ROW_PT * count + TITLE_PT * has_titles) / 72
+        for chart, count in zip(charts, rows)
+    ]
     with plotting() as pyplot:
-        heights = [chart.height_in for chart in charts]
-        figure, axes = pyplot.subplots(
-            len(charts),
-            1,
-            figsize=(WIDTH_IN, sum(heights)),
-            height_ratios=heights,
-            squeeze=False,
-        )
-        for chart, panel in zip(charts, axes[:, 0]):
-            style_panel(panel)
+        figure = pyplot.figure(figsize=(WIDTH_IN, sum(heights)), layout="constrained")
+        parts = figure.subfigures(len(charts), 1, height_ratios=heights, squeeze=False)
+        for chart, part in zip(charts, parts[:, 0]):
+            panel = part.subplots()
+            panel.tick_params(length=0)
+            panel.spines[:].set_visible(False)
             chart.draw(panel)
-            if len(charts) > 1 or kind == "png":
-                panel.set_title(chart.title, pad=4.0 + 72 * chart.legend_in)
-        figure.set_layout_engine("constrained")
-        buffer = io.BytesIO()
-        metadata = {"Date": None} if kind == "svg" else {"Software": None}
-        with warnings.catch_warnings():
-            if kind == "svg":
-                # The reader's browser has fonts for the letters that matplotlib lacks.
-                warnings.filterwarnings("ignore", "Glyph")
-            figure.savefig(
-                buffer,
-                format=kind,
-                transparent=kind == "svg",
-                dpi=200,
-                metadata=metadata,
-            )
+            add_legend(part, panel, chart.title if has_titles else None)
+        for artist in figure.findobj():
+            # Nothing reaches beyond its axes, and matplotlib names clip paths by memory addresses.
+            artist.set_clip_on(False)
+        picture = save(figure, kind)
         pyplot.close(figure)
+    return picture
+
+
+def save(figure: Any, kind: str) -> bytes:
+    buffer = io.BytesIO()
+    unset = ("Creator", "Date", "Format", "Type") if kind == "svg" else ("Software",)
+    with warnings.catch_warnings():
+        if kind == "svg":
+            # The reader's browser has fonts for the letters that matplotlib lacks.
+            warnings.filterwarnings("ignore", "Glyph")
+        figure.savefig(
+            buffer,
+            format=kind,
+            transparent=kind == "svg",
+            dpi=200,
+            metadata=dict.fromkeys(unset),
+        )
     return buffer.getvalue()
+
+
+def add_legend(part: Any, panel: Any, title: str | None) -> None:
+    """Writes title and legend above the drawing, in as few rows as fit its width."""
+    handles, names = panel.get_legend_handles_labels()
+    if names or title:
+        part.legend(
+            handles,
+            names,
+            loc="outside upper left",
+            ncols=count_legend_columns(names),
+            title=title,
+            title_fontproperties={"weight": "bold", "size": 9},
+            alignment="left",
+            columnspacing=1.2,
+            handlelength=1.2,
+        )
+
+
+def count_legend_columns(names: Sequence[str]) -> int:
+    """Returns the largest number of columns with which a legend fits the width."""
+    for columns in range(min(MOST_COLUMNS, len(names)), 1, -1):
+        # Matplotlib fills column by column, and the first ones take what is left over.
+        rows, longer = divmod(len(names), columns)
+        ends = [rows * (1 + index) + min(longer, 1 + index) for index in range(columns)]
+        letters = sum(
+            max(len(shorten(name)) for name in names[start:end])
+            for start, end in zip([0, *ends], ends)
+        )
+        if LEGEND_KEY_PT * columns + LEGEND_LETTER_PT * letters <= 72 * WIDTH_IN:
+            return columns
+    return 1
 
 
 @contextmanager

@@ -15,19 +15,15 @@ PALETTE = {
     **{"s4": "#56b4e9", "s5": "#cc79a7", "s6": "#d9c400", "s7": "#7f5539"},
     **{"s8": "#a58ac9", "s9": "#882255"},
     **{"grey": "#b4bac1", "text": "#1f2328", "soft": "#59636e", "line": "#d1d9e0"},
-    # Letters on a colour: dark, and white on the dark colours of PALE_ON.
-    **{"on": "#16191d", "on-s0": "#fffffe"},
 }
 
-
+# Letters on a colour: dark, and white on the dark colours.
+INK, PALE_INK = "#16191d", "#fffffe"
 PALE_ON = (PALETTE["s0"], PALETTE["s7"], PALETTE["s9"])
-
 
 SERIES = ("s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9")
 
-
 OURS, OTHERS, LIMIT = "s0", "grey", "s3"
-
 
 # The same work has the same colour in every chart, under the name of a stage. Two names share one
 # only if no page has both.
@@ -53,9 +49,6 @@ STYLE: dict[Any, Any] = {
     "text.parse_math": False,
     "svg.hashsalt": "offpath",
     "font.family": "sans-serif",
-    "axes.titlesize": 9,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
     "text.color": PALETTE["text"],
     "axes.labelcolor": PALETTE["soft"],
     "xtick.color": PALETTE["soft"],

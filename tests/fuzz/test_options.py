@@ -20,7 +20,7 @@ from tests.offpath.wrong_input import INPUTS, write_files
 from tests.support.no_processes import Started, forbid_processes
 
 # These import torch before they check their options, so they run only with many examples.
-LONG = ("archive", "bench compare", "bench setup", "bench sweep", "profile", "tune")
+LONG = ("archive", "bench compare", "bench setup", "profile", "tune")
 IS_LONG_RUN = "OFFPATH_FUZZ_EXAMPLES" in os.environ
 COMMANDS = {
     path: command

@@ -128,7 +128,7 @@ def list_commands(folder: Path) -> list[list[str]]:
         ["bench", "show", result],
         ["bench", "show", result, "--html", "a.html", "--plot", "a.svg"],
         ["bench", "setup", "nobody"],
-        *(["bench", it, "--workload", "nowhere"] for it in ("compare", "sweep")),
+        ["bench", "compare", "--workload", "nowhere"],
         *(
             ["profile", it, "--handler", "none.py:None"]
             for it in ("stages", "lines", "cprofile", "flame")

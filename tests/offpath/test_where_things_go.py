@@ -157,8 +157,8 @@ def test_a_new_engine_runs_the_model(copy: Copy) -> None:
 def test_a_new_chart_is_on_the_page(copy: Copy) -> None:
     copy.insert_after(
         "profiling/experiments/compare_report.py",
-        '        Part("latency"',
-        '        Part("mine", (bar_charts("rate", "A chart of my own", "per second"),)),\n',
+        '        Section("latency"',
+        '        Section("mine", charts=draw_bars(view, "rate", "A chart of my own", "1/s")),\n',
     )
     make_compare().save(copy.folder / "result.json")
     copy.run("-m", "offpath", "bench", "show", "result.json", "--html", "page.html")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from html.parser import HTMLParser
+
+from markdown_it import MarkdownIt
+
 from offpath.profiling.report.charts import (
     Bar,
     BarChart,
@@ -12,7 +16,7 @@ from offpath.profiling.report.charts import (
     StackedBar,
     StackedChart,
 )
-from offpath.profiling.report.document import Document, Section, Table
+from offpath.profiling.report.document import Document, Section, format_table, join_blocks
 
 
 def make_charts(name: str = "offpath") -> list[Chart]:
@@ -28,17 +32,48 @@ def make_charts(name: str = "offpath") -> list[Chart]:
 
 def make_document(name: str = "offpath") -> Document:
     """Makes a document with tables and charts of every kind; every text is `name`."""
-    tables = [
-        Table(name, ["name", "ms"], [[name, "1"], ["total", "1"]], has_total=True),
-        Table(name, ["line", "source"], [["1", f"    {name}"]], words=0, code=1),
-    ]
+    tables = join_blocks(
+        format_table(["name", "ms"], [[name, "1"], ["total", "1"]], title=name, has_total=True),
+        format_table(["line", "source"], [["1", f"    {name}"]], note=name, words=0, code=1),
+    )
     charts = make_charts(name)
     return Document(
         title=name,
-        sections=[Section(name, [*tables, *charts], name)],
+        sections=[Section(name, tables, charts, name)],
         command=name,
         facts={name: name},
         details={name: name},
         warnings=[name],
         headline=charts[:1],
     )
+
+
+class Cells(HTMLParser):
+    """Collects the texts of a page's tables."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: list[list[list[str]]] = []
+
+    def handle_starttag(self, tag: str, _: object) -> None:
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        self.is_cell = tag in ("td", "th", "code", "strong")
+
+    def handle_data(self, data: str) -> None:
+        if self.is_cell:
+            self.tables[-1][-1][-1] += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self.is_cell = False
+
+
+def read_tables(markdown: str) -> list[list[list[str]]]:
+    """Returns the cells of all tables, each with its header first, as a reader sees them."""
+    cells = Cells()
+    cells.feed(MarkdownIt("commonmark").enable("table").render(markdown))
+    return cells.tables

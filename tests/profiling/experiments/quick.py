@@ -12,7 +12,7 @@ import httpx
 import psutil
 import pytest
 
-from offpath.profiling.experiments import server_experiment
+from offpath.profiling.experiments import compare
 from offpath.profiling.load.limits import Rate
 from offpath.profiling.load.model_under_test import Answer
 from offpath.profiling.load.plan import Load, LoadPlan, LoadSample, Watcher
@@ -103,9 +103,9 @@ def serve(
             server.workers, server.batch_size = workers, batch_size
         return list(servers)
 
-    patch.setattr(server_experiment, "make_servers", make)
-    patch.setattr(server_experiment, "find_generator", lambda name: QuickGenerator())
-    patch.setattr(server_experiment, "make_checks", lambda model, photos: [(photos[0], answer)])
+    patch.setattr(compare, "make_servers", make)
+    patch.setattr(compare, "find_generator", lambda name: QuickGenerator())
+    patch.setattr(compare, "make_checks", lambda model, photos: [(photos[0], answer)])
 
 
 def are_gone(servers: Sequence[QuickServer]) -> bool:

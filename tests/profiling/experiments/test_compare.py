@@ -13,15 +13,14 @@ from offpath.handler.errors import ExpectedError
 from offpath.handler.process import host_limits
 from offpath.profiling.core.run import Cell, Run, load_run
 from offpath.profiling.core.statistics import Summary
-from offpath.profiling.experiments.compare import CompareChoices, run_compare
+from offpath.profiling.experiments.compare import Choices, run_compare
 from offpath.profiling.experiments.compare_report import document_of
 from offpath.profiling.load.bodies import Bodies
 from offpath.profiling.load.call import NPY, Call
 from offpath.profiling.load.model_under_test import Answer
 from offpath.profiling.load.plan import Load
 from offpath.profiling.load.workload import load_folder
-from offpath.profiling.report.charts import BarChart
-from offpath.profiling.report.document import Table
+from offpath.profiling.report.charts import BarChart, LineChart
 from offpath.serving.client import make_npy
 from tests.profiling.experiments.quick import (
     CAT,
@@ -31,10 +30,11 @@ from tests.profiling.experiments.quick import (
     serve,
 )
 from tests.profiling.quick_server import Listener, QuickServer
-from tests.profiling.runs import PHOTOS, make_compare, make_window
+from tests.profiling.runs import PHOTOS, make_compare, make_run, make_window
+from tests.support.documents import read_tables
 
 
-def make_choices(workloads: list[str], **changes: Any) -> CompareChoices:
+def make_choices(workloads: list[str], **changes: Any) -> Choices:
     values: dict[str, Any] = {
         "workloads": tuple(workloads),
         "model": "near-free",
@@ -44,7 +44,7 @@ def make_choices(workloads: list[str], **changes: Any) -> CompareChoices:
         "rounds": 2,
         "command": "offpath bench compare",
     }
-    return CompareChoices(**(values | changes))
+    return Choices(**(values | changes))
 
 
 @pytest.fixture
@@ -100,6 +100,17 @@ def test_each_window_has_replies_cost_memory_and_the_answers_difference(compare)
     assert run.settings["clients"] == [2] and run.settings["model"] == "near-free"
 
 
+def test_a_server_meets_all_numbers_of_clients_after_one_start(compare):
+    servers = [QuickServer("a"), QuickServer("b")]
+    run = compare(servers, clients=(1, 4), batch_size=1, rounds=1)
+    assert list_windows(run) == [(0, "a", 1), (0, "a", 4), (0, "b", 1), (0, "b", 4)]
+    assert [len(server.pids) for server in servers] == [1, 1]
+    summary, (workload,) = Summary(run), run.workloads
+    one, four = (summary.value("a", Cell(workload, n), "replies_200") for n in (1, 4))
+    assert four == 4 * one > 0
+    assert run.variants["a"]["batch_size"] == 1
+
+
 def test_one_that_dies_refuses_or_cannot_run_leaves_the_others(compare):
     servers = [
         QuickServer("frail", dies=True),
@@ -152,7 +163,7 @@ def test_a_workload_answered_wrongly_leaves_the_window_before_it(compare, monkey
             raise ExpectedError("another label")
         return 0.0
 
-    monkeypatch.setattr("offpath.profiling.experiments.server_experiment.check_answers", check)
+    monkeypatch.setattr("offpath.profiling.experiments.compare.check_answers", check)
     run = compare([server], **choices)
     assert len(list_windows(run)) == 1 == len(run.failures)
 
@@ -188,28 +199,41 @@ def test_a_run_says_in_advance_how_long_it_takes():
     assert choices.estimated_s == 18 + 2 * (10 + 30 + 2 * 12)
 
 
-def tables_of(run: Run, heading: str) -> list[Table]:
-    document = document_of(run, None)
-    (section,) = [s for s in document.sections if s.heading == heading]
-    return [part for part in section.parts if isinstance(part, Table)]
+def read_section(run: Run, heading: str) -> list[list[str]]:
+    """Returns the lines of a section's only table."""
+    (section,) = [s for s in document_of(run, None).sections if s.heading == heading]
+    (table,) = read_tables(section.tables)
+    return table
 
 
 def test_the_tables_have_ratios_shares_and_failures():
     run = make_compare()
     window = make_window(1210, replies_503=7, answer_difference=0.00123)
     run.add(3, "offpath", PHOTOS, window)
-    (speed,) = tables_of(run, "photos: requests per second")
-    figures = ["req/s", "range", "x", "% decode", "diff"]
-    assert list(speed.columns) == ["", *figures, "failed"]
-    assert "torchserve-stock" in speed.title
-    assert speed.rows == [
+    assert read_section(run, "photos: requests per second") == [
+        ["", "req/s", "range", "x", "% decode", "diff", "failed"],
         ["torchserve-stock", "11.0", "10.0-12.0", "1.00", "6", "", "0"],
         ["offpath", "121", "100-150", "11.0", "60", "0.0012", "7 x 503"],
     ]
-    (ready,) = tables_of(run, "Starts")
-    assert ready.rows == [["offpath", "6.00", "5.00-7.00"]]
-    (allowed,) = tables_of(run, "What the cores allow")
-    assert allowed.rows == [["photos", "200", "600", "150"]]
+    assert "relative to torchserve-stock" in document_of(run, None).sections[0].tables
+    assert read_section(run, "Starts")[1:] == [["offpath", "6.00", "5.00-7.00"]]
+    allowed = read_section(run, "What the cores allow")
+    assert allowed[1:] == [["photos", "200", "600", "150"]]
+
+
+def test_several_numbers_of_clients_are_lines_against_them():
+    run = make_run()
+    for clients, good in ((1, 500), (16, 900)):
+        run.add(0, "offpath", Cell("photos", clients), make_window(good, replies_503=7))
+    charts = [chart for s in document_of(run, None).sections for chart in s.charts]
+    titles = ["Requests per second", "Median latency", "p95 latency", "CPU per reply"]
+    assert [chart.title for chart in charts] == titles
+    assert all(isinstance(chart, LineChart) for chart in charts)
+    assert charts[0].series[0].points == [(1.0, 50.0), (16.0, 90.0)]
+    speed = read_section(run, "photos: requests per second")
+    assert speed[2] == ["offpath", "16", "90.0", "90.0-90.0", "7 x 503"]
+    latency = read_section(run, "photos: latency")
+    assert latency[2][:3] == ["offpath", "16", "50.5"]
 
 
 def test_the_headline_has_the_limit_through_the_bars():

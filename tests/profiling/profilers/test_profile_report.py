@@ -19,6 +19,7 @@ from tests.profiling.profilers.profiles import (
     make_run,
     make_server,
 )
+from tests.support.documents import read_tables
 
 
 def show(run: Run) -> str:
@@ -33,7 +34,7 @@ def find_cells(shown: str, first: str) -> list[str]:
 
 def find_charts(run: Run, kind: type) -> list:
     document = document_of(run, None)
-    return [c for s in document.sections for c in s.parts if isinstance(c, kind)]
+    return [c for s in document.sections for c in s.charts if isinstance(c, kind)]
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_handlers_of_one_run_are_compared_with_the_first(both):
     assert find_cells(shown, "naive")[-1] == "0.105"
     assert "speed per image relative to offpath" in shown
     document = document_of(both, "naive")
-    assert document.sections[0].parts[0].rows[0][-1] == "9.51"
+    assert read_tables(document.sections[0].tables)[0][1][-1] == "9.51"
 
 
 def test_ours_stands_beside_the_baseline_on_one_scale_as_shares_and_by_batch(both):

@@ -5,15 +5,14 @@ import io
 import pytest
 from rich.console import Console
 
-from offpath.profiling.report.document import Document, Section, Table
-from offpath.profiling.report.markdown import format_markdown
+from offpath.profiling.report.document import Document, Section, format_markdown, format_table
 from offpath.profiling.report.terminal import print_document
-from tests.support.documents import make_document
+from tests.support.documents import make_charts, make_document, read_tables
 
-SPEED = Table(
-    "speed",
+SPEED = format_table(
     ["", "req/s", "failed"],
     [["offpath", "76.0", "0"], ["a|b", "12,345", "3 x 503"]],
+    title="speed",
     note="medians",
 )
 
@@ -27,7 +26,7 @@ def print_text(document: Document, width: int = 80) -> str:
 
 
 def test_the_terminal_shows_tables_notes_and_warnings() -> None:
-    document = Document("t", [Section("Speed", [SPEED], "how")], warnings=["[noise] 1"])
+    document = Document("t", [Section("Speed", SPEED, note="how")], warnings=["[noise] 1"])
     text = print_text(document)
     for part in ("Speed", "76.0", "12,345", "3 x 503", "medians", "how", "[noise] 1"):
         assert part in text
@@ -36,23 +35,40 @@ def test_the_terminal_shows_tables_notes_and_warnings() -> None:
 def test_figures_are_never_cut_at_80_columns_long_names_fold() -> None:
     columns = ["", *(f"p{n} ms" for n in range(8))]
     row = ["a-server-with-a-very-long-name-indeed", *["123,456"] * 8]
-    text = print_text(Document("t", [Section("s", [Table("", columns, [row])])]))
+    text = print_text(Document("t", [Section("s", format_table(columns, [row]))]))
     assert text.count("123,456") == 8
     assert "…" not in text and max(map(len, text.splitlines())) <= 80
 
 
 def test_sections_of_charts_alone_and_wide_tables_are_not_for_the_terminal() -> None:
-    wide = Table("wide", ["a"], [["b"]], is_wide=True)
-    assert print_text(Document("t", [Section("only charts", [wide])])) == ""
-    assert "wide" in format_markdown(Document("t", [Section("s", [wide])]))
+    wide = Section("wide", SPEED, is_wide=True)
+    document = Document("t", [Section("only charts", charts=make_charts()), wide])
+    assert print_text(document) == ""
+    assert "wide" in format_markdown(document)
+
+
+def test_rows_and_columns_without_figures_are_left_out() -> None:
+    rows = [["a", "5", ""], ["b", "", ""], ["c", "6", ""]]
+    table = format_table(["", "rate", "memory"], rows)
+    assert read_tables(table) == [[["", "rate"], ["a", "5"], ["c", "6"]]]
+    assert format_table(["", "rate"], [["a", ""]], title="t", note="n") == ""
 
 
 def test_markdown_is_a_table_with_its_command_first() -> None:
-    document = Document("t", [Section("Speed", [SPEED])], command="offpath bench")
+    document = Document("t", [Section("Speed", SPEED)], command="offpath bench")
     lines = format_markdown(document).splitlines()
     assert lines[0] == "    offpath bench"
     assert "| --- | ---: | ---: |" in lines
     assert "| a\\|b | 12,345 | 3 x 503 |" in lines
+
+
+@pytest.mark.parametrize(
+    "name", ["**a** _b_ `c` ~~d~~ $e$", "[a](http://b)", "<b>", "&lt;", "a|b\\"]
+)
+def test_names_and_source_code_are_no_markup(name: str) -> None:
+    cells = [[name, f"    {name}", "1"]]
+    table = format_table(["a", "b", "c"], cells, words=2, code=1, has_total=True)
+    assert read_tables(table)[0][1:] == cells
 
 
 @pytest.mark.parametrize("name", ["[bold]x[/]", "\\[x", "ü"])
