@@ -20,7 +20,7 @@ from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.log_settings import S3Options
 from offpath.serving.offline.manifest import MANIFEST, count_results, find_manifest, list_pictures
 from offpath.serving.offline.part_runner import count_rows, make_parquet, make_row
-from offpath.serving.storage import Storage, split_name
+from offpath.serving.storage import Storage, read_s3_options, split_name
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.pictures import accepted, jpeg, rejected
 
@@ -180,6 +180,14 @@ def test_a_folder_has_one_run_at_a_time(tmp_path: Path) -> None:
     with FILES.hold(place):
         pass
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_the_variables_of_aws_name_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://all")
+    assert read_s3_options() == S3Options("eu-west-1", "http://all")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://s3")
+    assert read_s3_options() == S3Options("eu-west-1", "http://s3")
 
 
 def test_workers_take_the_gpus_of_the_archive(monkeypatch: pytest.MonkeyPatch) -> None:
