@@ -13,7 +13,6 @@ from tests.support.front import is_alive
 from tests.support.pictures import jpeg
 
 
-@pytest.mark.slow
 @pytest.mark.server
 def test_it_answers_through_nginx_and_leaves_nothing(tmp_path: Path) -> None:
     server = make_offpath(load_model("near-free"), 2)
