@@ -79,15 +79,8 @@ def cprofile(**chosen: Any) -> None:
 
 @command.command("lines")
 @handler_options
-@click.option(
-    "--function",
-    "functions",
-    multiple=True,
-    metavar="MODULE:QUALNAME",
-    help="Measure this function. Can be repeated.  [default: the handler's stages]",
-)
 def lines(**chosen: Any) -> None:
-    """Measure each line of a handler's stages, or of chosen functions."""
+    """Measure each line of a handler's stages."""
     profile_handlers("lines", **chosen)
 
 

@@ -16,7 +16,6 @@ from offpath.profiling.report.measured import (
     RATE,
     View,
     draw_bars,
-    draw_latencies,
     draw_lines,
     draw_stacks,
     figure_column,
@@ -66,7 +65,7 @@ def show_workload(view: View) -> list[Section]:
         costs = draw_lines(view, "cpu_ms", "CPU per reply", "ms")
     else:
         rates = draw_bars(view, "rate", rate, unit, limit)
-        latencies = draw_latencies(view)
+        latencies = draw_bars(view, f"{LATENCY}.p95", "p95 latency", "ms")
         costs = draw_stacks(view, CPU, "CPU per reply", "ms")
     return [
         Section(

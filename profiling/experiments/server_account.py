@@ -25,7 +25,6 @@ from offpath.profiling.core.run import Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.load.prometheus import Snapshot
 from offpath.profiling.profilers.profile_report import ACCOUNT, TOTAL, Profiled, draw_bars
-from offpath.profiling.report.charts import Histogram
 from offpath.profiling.report.document import Document, Section, format_table
 from offpath.profiling.report.measured import describe_run
 
@@ -220,10 +219,6 @@ def document_of(run: Run, baseline: str | None = None) -> Document:
             format_table(columns, account, title=name, words=2, has_total=True),
             charts,
             explain_account(server),
-        ),
-        Section(
-            "How long clients wait",
-            charts=[Histogram(name, "ms per request", server.values(LATENCY))],
         ),
         Section("What was counted", format_table(["", "value"], list_counts(server), title=name)),
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import linecache
 import sys
@@ -12,7 +11,6 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from offpath.handler.errors import WrongOption
 from offpath.profiling.profilers.collector import (
     Collector,
     LineSample,
@@ -66,13 +64,8 @@ class LineCollector(Collector):
         ]
 
 
-def choose_functions(handler: LoadedHandler, named: Sequence[str]) -> list[FunctionType]:
-    """Returns the functions to watch: the named ones, else the handler's stages.
-
-    Names are `module:qualified.name`. Raises WrongOption if one leads to no Python function.
-    """
-    if named:
-        return [find_function(name) for name in named]
+def choose_functions(handler: LoadedHandler) -> list[FunctionType]:
+    """Returns the functions to watch: the handler's stages."""
     functions = [f for cls in handler.own_classes for f in list_methods(cls)]
     stages = (unwrap(getattr(handler.instance, name, None)) for name in TORCHSERVE_STAGES)
     functions += [function for function in stages if function is not None]
@@ -83,23 +76,6 @@ def choose_functions(handler: LoadedHandler, named: Sequence[str]) -> list[Funct
         for name in sorted(name for name in sys.modules if name.startswith(OURS)):
             functions += list_functions(sys.modules[name], with_methods=True)
     return list(dict.fromkeys(functions))
-
-
-def find_function(name: str) -> FunctionType:
-    module_name, _, path = name.partition(":")
-    try:
-        found: Any = importlib.import_module(module_name)
-        for part in path.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise WrongOption(
-            f"no function {name!r}: {error}; expected module:qualified.name, for instance"
-            " offpath.handler.image.decode:decode_image"
-        ) from error
-    function = unwrap(found)
-    if function is None:
-        raise WrongOption(f"{name!r} is {found!r}; expected a Python function")
-    return function
 
 
 def unwrap(value: object) -> FunctionType | None:

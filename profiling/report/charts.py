@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from offpath.profiling.core.figures import format_figure
 from offpath.profiling.report.style import (
     INK,
     LIMIT,
@@ -30,9 +29,6 @@ Point = tuple[float, float]
 WIDTH_IN = 4.4
 BAR_HEIGHT_IN = 0.25
 LINE_HEIGHT_IN = 2.2
-HISTOGRAM_HEIGHT_IN = 1.5
-HISTOGRAM_BINS = 48
-HISTOGRAM_MARKS = (50, 95, 99)
 MARKERS = ("o", "s", "^", "D", "v", "P")
 LABEL_LENGTH = 32
 # From this ratio of largest to smallest value on, a logarithmic axis shows more than a linear one.
@@ -227,36 +223,6 @@ class LineChart(Chart):
         x, y = point
         finite = math.isfinite(x) and math.isfinite(y)
         return finite and (x > 0 or not self.log_x) and (y > 0 or not self.log_y)
-
-
-@dataclass(frozen=True)
-class Histogram(Chart):
-    """Counts of values in bins; p50, p95 and p99 are dashed lines."""
-
-    x_label: str
-    values: Sequence[float]
-
-    @property
-    def height_in(self) -> float:
-        return HISTOGRAM_HEIGHT_IN
-
-    def draw(self, panel: Any) -> None:
-        import numpy as np
-
-        values = np.asarray(self.values)
-        low, high = values.min(), values.max()
-        is_log = low > 0 and high / low > LOG_SPAN
-        space = np.geomspace if is_log else np.linspace
-        bins = space(low, max(high, low + 1e-9), HISTOGRAM_BINS)
-        panel.hist(values, bins=bins, color=PALETTE[OURS])
-        if is_log:
-            scale_logarithmically(panel, "x", ())
-        marks = {percent: np.percentile(values, percent) for percent in HISTOGRAM_MARKS}
-        for place in marks.values():
-            panel.axvline(place, color=PALETTE["text"], linestyle="--", linewidth=0.8)
-        figures = ", ".join(f"p{p} {format_figure(v)}" for p, v in marks.items())
-        panel.set_xlabel(f"{self.x_label}; {figures}", loc="left")
-        panel.grid(axis="y")
 
 
 def name_bars(panel: Any, unit: str, labels: Sequence[str], texts: Sequence[str]) -> None:

@@ -28,7 +28,6 @@ from offpath.profiling.core.statistics import (
     PERCENTILES,
     Spread,
     Summary,
-    percentile,
 )
 from offpath.profiling.report.charts import (
     Bar,
@@ -42,7 +41,6 @@ from offpath.profiling.report.charts import (
 from offpath.profiling.report.document import Document, Section, format_table
 
 TITLES = {metric.name: metric.title for metric in METRICS}
-CURVE_PERCENTS = (0, 1, 5, 10, 25, 50, 75, 90, 95, 98, 99, 99.5, 100)
 
 
 @dataclass(frozen=True)
@@ -217,19 +215,6 @@ def draw_lines(
     if not series:
         return []
     return [LineChart(title, "clients", unit, series, log_x=True, log_y=log_y, bound=bound)]
-
-
-def draw_latencies(view: View) -> list[Chart]:
-    """Draws the share of replies that came within a time, a line for each variant."""
-    series = [
-        Series(
-            row.variant, [(percentile(values, p), p) for p in CURVE_PERCENTS], is_ours(row.variant)
-        )
-        for row in view.list_measured()
-        if (values := view.summary.values(row.variant, row.cell))
-    ]
-    title, label = "How long clients wait", "% of replies within"
-    return [LineChart(title, "ms", label, series, log_x=True)] if series else []
 
 
 def is_ours(variant: str) -> bool:
