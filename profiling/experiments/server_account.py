@@ -24,7 +24,7 @@ from offpath.profiling.core.figures import format_figure
 from offpath.profiling.core.run import Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.load.prometheus import Snapshot
-from offpath.profiling.profilers.profile_report import ACCOUNT, TOTAL, Profiled, draw_bars
+from offpath.profiling.profilers.profile_report import ACCOUNT, Profiled, draw_bars
 from offpath.profiling.report.document import Document, Section, format_table
 from offpath.profiling.report.measured import describe_run
 
@@ -37,19 +37,11 @@ BATCHES = "offpath_batches_total"
 ITEMS = "offpath_items_total"
 # The stage for time that the handler itself could not assign.
 OTHER = "other"
-# The parts of the account besides the handler's stages, and the place of each.
+# The parts of the account besides the handler's stages.
 CLIENT, QUEUE = "client, socket and front end", "queue"
 PROTOCOL, WORKER = "worker protocol", "worker and handler"
 HANDLER_OTHER = "handler, other"
 LEFT = "not accounted for"
-WHERE = {
-    CLIENT: "client",
-    QUEUE: "queue",
-    PROTOCOL: "worker",
-    WORKER: "worker",
-    LEFT: "unaccounted",
-    TOTAL: "client",
-}
 MIN_BATCHES = 50
 # From this share of the counted requests on, those in flight at the window's ends matter.
 MAX_EDGE_SHARE = 0.05
@@ -185,16 +177,6 @@ def find_account_doubts(
     return doubts
 
 
-def explain_account(server: Profiled) -> str:
-    note = "Means in the order of the path; they add up to the client's mean."
-    if server.cell.clients != 1:
-        return note
-    return (
-        f"{note} With one client, no request waits for another: the queue holds only the wait"
-        " for a batch to fill (max_batch_delay_ms)."
-    )
-
-
 def list_counts(server: Profiled) -> Iterator[tuple[str, str]]:
     yield "clients", str(server.cell.clients)
     for metric, title in COUNTED.items():
@@ -208,17 +190,13 @@ def document_of(run: Run, baseline: str | None = None) -> Document:
     (name,) = run.variants
     server = Profiled(Summary(run), name)
     charts = draw_bars([server], TITLE, ACCOUNT)
-    account = [
-        [row.part, WHERE.get(row.part, "handler"), row.format_ms(), row.format_share()]
-        for row in server.list_rows(ACCOUNT)
-    ]
-    columns = ["part", "where", "ms", "share"]
+    account = [[row.part, row.format_ms(), row.format_share()] for row in server.list_rows(ACCOUNT)]
     sections = [
         Section(
             "The account",
-            format_table(columns, account, title=name, words=2, has_total=True),
+            format_table(["part", "ms", "share"], account, title=name, has_total=True),
             charts,
-            explain_account(server),
+            "Means in the order of the path; they add up to the client's mean.",
         ),
         Section("What was counted", format_table(["", "value"], list_counts(server), title=name)),
     ]

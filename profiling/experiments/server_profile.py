@@ -56,7 +56,7 @@ class ServerChoices:
     Attributes:
         url: address of a model's predictions on a running server; None starts one.
         metrics_url: None for METRICS_PORT of the same host.
-        mar: an archive to serve; None builds `handler` with `model`.
+        mar: an archive to serve; None builds ours with `model`.
     """
 
     clients: int
@@ -67,11 +67,10 @@ class ServerChoices:
     metrics_url: str | None = None
     mar: Path | None = None
     model: str | None = None
-    handler: str | None = None
 
     @property
     def name(self) -> str:
-        return self.url or (self.mar.stem if self.mar else self.handler or OFFPATH)
+        return self.url or (self.mar.stem if self.mar else OFFPATH)
 
     @property
     def load(self) -> Load:
@@ -188,17 +187,13 @@ def open_target(choices: ServerChoices, folder: Path, observer: Observer) -> Ite
 
 def make_adapter(choices: ServerChoices) -> TorchServeAdapter:
     """Returns a server on our config.properties, without a prediction log of artificial load."""
-    handler, mar, env = choices.handler or OFFPATH, choices.mar, {URI_VARIABLE: OFF}
-    if mar is None and handler != OFFPATH:
-        # One thread per worker, because there is one worker per core.
-        env["OMP_NUM_THREADS"] = "1"
 
     def build(store: Path, _: object) -> Path:
-        if mar is not None:
-            return shutil.copyfile(mar, store / ARCHIVE)
-        return build_handler(handler, choices.model or DEFAULT_MODEL, store, count_cores())
+        if choices.mar is not None:
+            return shutil.copyfile(choices.mar, store / ARCHIVE)
+        return build_handler(OFFPATH, choices.model or DEFAULT_MODEL, store, count_cores())
 
-    return TorchServeAdapter(choices.name, build, env=env)
+    return TorchServeAdapter(choices.name, build, env={URI_VARIABLE: OFF})
 
 
 def attach(url: str, metrics_url: str | None) -> Target:

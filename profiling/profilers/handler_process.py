@@ -43,10 +43,9 @@ from offpath.profiling.profilers.collector import (
     LoadedHandler,
 )
 from offpath.profiling.profilers.cprofile import CallCollector
-from offpath.profiling.profilers.flame import FlameCollector
 from offpath.profiling.profilers.handlers import ENTRY, HandlerSpec
-from offpath.profiling.profilers.lines import LineCollector, choose_functions
 from offpath.profiling.profilers.stages import collect_stages
+from offpath.profiling.profilers.threads import FlameCollector, LineCollector, choose_functions
 
 STAGES, CPROFILE, LINES, FLAME = "stages", "cprofile", "lines", "flame"
 MODULE = "offpath.profiling.profilers.handler_process"

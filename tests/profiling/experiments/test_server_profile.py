@@ -122,8 +122,7 @@ def test_a_lone_request_to_a_running_server_of_another_handler_is_accounted_for(
 ):
     path = tmp_path / "result.json"
     argv = ["--duration", "2", "--clients", "1", "--json", str(path)]
-    out = profile(*attach_options(other_server), *argv)
-    assert "With one client, no request waits for another" in " ".join(out.split())
+    profile(*attach_options(other_server), *argv)
     run = load_run(path)
     assert read_account(run)["worker and handler"] > 0
     in_force = {"batch_size": 4, "max_batch_delay_ms": 5, "workers": 1}

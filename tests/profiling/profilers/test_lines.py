@@ -8,7 +8,7 @@ from ts.torch_handler.image_classifier import ImageClassifier
 from offpath.handler.classifier import OffpathClassifier
 from offpath.profiling.profilers.collector import LoadedHandler
 from offpath.profiling.profilers.handler_process import shorten_path
-from offpath.profiling.profilers.lines import choose_functions
+from offpath.profiling.profilers.threads import choose_functions
 
 
 def choose(handler: type) -> list[str]:
