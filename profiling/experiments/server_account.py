@@ -25,8 +25,7 @@ from offpath.profiling.core.run import Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.load.prometheus import Snapshot
 from offpath.profiling.profilers.profile_report import ACCOUNT, Profiled, draw_bars
-from offpath.profiling.report.document import Document, Section, format_table
-from offpath.profiling.report.measured import describe_run
+from offpath.profiling.report.document import Document, Section, describe_run, format_table
 
 REQUESTS = "ts_inference_requests_total"
 # `load/prometheus.py` adds `_total` to these names.

@@ -27,8 +27,13 @@ from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.profilers.collector import BatchSample, FunctionSample, LineSample
 from offpath.profiling.report.charts import Chart, StackedBar, StackedChart
-from offpath.profiling.report.document import Document, Section, format_table, join_blocks
-from offpath.profiling.report.measured import describe_run
+from offpath.profiling.report.document import (
+    Document,
+    Section,
+    describe_run,
+    format_table,
+    join_blocks,
+)
 
 TITLES = {
     "profile-stages": "Where a batch's time goes, by stage",
