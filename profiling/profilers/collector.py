@@ -1,7 +1,7 @@
-"""A loaded handler, what a collector finds while it handles batches, and on which threads.
+"""A loaded handler, and what a collector finds while it handles batches.
 
-`stages.py`, `cprofile.py` and `threads.py` have the collectors. There are no statistics
-here: a sample is one batch, one function or one source line.
+`stages.py`, `cprofile.py` and `threads.py` have the collectors. There are no statistics here: a
+sample is one batch, one function or one source line.
 """
 
 from __future__ import annotations
