@@ -79,15 +79,8 @@ def cprofile(**chosen: Any) -> None:
 
 @command.command("lines")
 @handler_options
-@click.option(
-    "--function",
-    "functions",
-    multiple=True,
-    metavar="MODULE:QUALNAME",
-    help="Measure this function. Can be repeated.  [default: the handler's stages]",
-)
 def lines(**chosen: Any) -> None:
-    """Measure each line of a handler's stages, or of chosen functions."""
+    """Measure each line of a handler's stages."""
     profile_handlers("lines", **chosen)
 
 
@@ -142,13 +135,8 @@ def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
     show_default=True,
     help="Seconds to measure, after 15 of warm-up.",
 )
-@click.option(
-    "--handler",
-    type=click.Choice(["offpath", "stock", "naive"]),
-    help="Handler to serve.  [default: offpath]",
-)
 @model_option
-@click.option("--mar", type=FILE, help="Serve this archive instead of --handler and --model.")
+@click.option("--mar", type=FILE, help="Serve this archive instead of ours with --model.")
 @click.option(
     "--url",
     metavar="http://HOST:PORT/predictions/MODEL",
@@ -180,13 +168,13 @@ def server(outputs: Outputs, **chosen: Any) -> None:
 
 def check_server_options(chosen: dict[str, Any]) -> None:
     """Raises WrongOption for options that contradict each other, before anything is started."""
-    if chosen["mar"] and (chosen["handler"] or chosen["model"]):
-        raise WrongOption("--mar brings its own handler and model: leave out --handler and --model")
+    if chosen["mar"] and chosen["model"]:
+        raise WrongOption("--mar brings its own model: leave out --model")
     if chosen["url"] is None:
         if chosen["metrics_url"]:
             raise WrongOption("--metrics-url needs --url")
         return
-    for name in ("mar", "handler", "model"):
+    for name in ("mar", "model"):
         if chosen[name]:
             raise WrongOption(
                 f"--{name} cannot be used with --url, which profiles a server as it runs"

@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-import yaml
 
 from offpath.handler.errors import ExpectedError
 from offpath.handler.prediction_log.log_settings import OFF, URI_VARIABLE
@@ -37,7 +36,6 @@ from offpath.profiling.profilers.profile_report import ACCOUNT
 from offpath.profiling.servers.archives import NAME
 from offpath.profiling.servers.torchserve import ARCHIVE, TorchServeAdapter
 from offpath.serving.client import IMAGE_CONTENT_TYPE
-from offpath.serving.torchserve.server_settings import CONF_DIR
 from offpath.serving.torchserve.session import PHOTOGRAPH
 
 EXPERIMENT = "profile-server"
@@ -47,11 +45,6 @@ WARM_UP_S = 15.0
 SNAPSHOT_EVERY_S = 1.0
 METRICS_PORT = 8082
 TIMEOUT_S = 120.0
-# TorchServe's gauges keep only the last value. As histograms, they have sums and counts.
-SUMMED_METRICS = {
-    "ts_metrics": ("QueueTime",),
-    "model_metrics": ("HandlerTime", "PredictionTime"),
-}
 # Figures of a window that cannot be measured for a server that somebody else runs.
 NOT_OURS = ("cpu_s.", "other_cores")
 
@@ -63,7 +56,7 @@ class ServerChoices:
     Attributes:
         url: address of a model's predictions on a running server; None starts one.
         metrics_url: None for METRICS_PORT of the same host.
-        mar: an archive to serve; None builds `handler` with `model`.
+        mar: an archive to serve; None builds ours with `model`.
     """
 
     clients: int
@@ -74,11 +67,10 @@ class ServerChoices:
     metrics_url: str | None = None
     mar: Path | None = None
     model: str | None = None
-    handler: str | None = None
 
     @property
     def name(self) -> str:
-        return self.url or (self.mar.stem if self.mar else self.handler or OFFPATH)
+        return self.url or (self.mar.stem if self.mar else OFFPATH)
 
     @property
     def load(self) -> Load:
@@ -178,7 +170,7 @@ def open_target(choices: ServerChoices, folder: Path, observer: Observer) -> Ite
     if choices.url is not None:
         yield attach(choices.url, choices.metrics_url)
         return
-    adapter = make_adapter(choices, folder)
+    adapter = make_adapter(choices)
     observer.on_step(f"{choices.name}: build")
     adapter.prepare(folder / "store")
     observer.on_step(f"{choices.name}: start")
@@ -193,36 +185,15 @@ def open_target(choices: ServerChoices, folder: Path, observer: Observer) -> Ite
         yield Target(running, NAME, f"{running.server.metrics_url}/metrics", in_force)
 
 
-def make_adapter(choices: ServerChoices, folder: Path) -> TorchServeAdapter:
-    """Returns a server on our config.properties with SUMMED_METRICS; `folder` gets its files.
-
-    The prediction log is off, because the load is artificial.
-    """
-    handler, mar, env = choices.handler or OFFPATH, choices.mar, {URI_VARIABLE: OFF}
-    if mar is None and handler != OFFPATH:
-        # One thread per worker, because there is one worker per core.
-        env["OMP_NUM_THREADS"] = "1"
+def make_adapter(choices: ServerChoices) -> TorchServeAdapter:
+    """Returns a server on our config.properties, without a prediction log of artificial load."""
 
     def build(store: Path, _: object) -> Path:
-        if mar is not None:
-            return shutil.copyfile(mar, store / ARCHIVE)
-        return build_handler(handler, choices.model or DEFAULT_MODEL, store, count_cores())
+        if choices.mar is not None:
+            return shutil.copyfile(choices.mar, store / ARCHIVE)
+        return build_handler(OFFPATH, choices.model or DEFAULT_MODEL, store, count_cores())
 
-    metrics_config = folder / "metrics.yaml"
-    metrics_config.write_text(summing_metrics_config(), encoding="utf-8")
-    overrides = {"metrics_config": str(metrics_config)}
-    return TorchServeAdapter(choices.name, build, overrides=overrides, env=env)
-
-
-def summing_metrics_config() -> str:
-    """Returns our metrics.yaml with SUMMED_METRICS as histograms instead of gauges."""
-    config = yaml.safe_load((CONF_DIR / "metrics.yaml").read_text(encoding="utf-8"))
-    for section, names in SUMMED_METRICS.items():
-        gauges = config[section]["gauge"]
-        moved = [metric for metric in gauges if metric["name"] in names]
-        config[section]["gauge"] = [m for m in gauges if m not in moved]
-        config[section].setdefault("histogram", []).extend(moved)
-    return str(yaml.safe_dump(config, sort_keys=False))
+    return TorchServeAdapter(choices.name, build, env={URI_VARIABLE: OFF})
 
 
 def attach(url: str, metrics_url: str | None) -> Target:
@@ -305,8 +276,8 @@ def add_account(
     mean_ms = fmean(latencies_ms)
     account = make_account(mean_ms, counters)
     parts = {f"{ACCOUNT}.{part}": ms for part, ms in account.items()}
-    if counters.mean_batch_size is not None:
-        parts["mean_batch_size"] = counters.mean_batch_size
+    if counters.batches:
+        parts["mean_batch_size"] = counters.items / counters.batches
     run.add(0, name, Cell(workload.name, choices.clients), {**figures, **parts})
     run.details = {"counters": asdict(counters), "in_force": dict(target.in_force)}
     run.warnings += find_account_doubts(counters, account, mean_ms, choices.clients)

@@ -299,9 +299,7 @@ class Search:
 
 
 def run_tune(choices: TuneChoices, observer: Observer, save: Callable[[Run], None]) -> Run:
-    """Runs a search; there are no fresh rounds where no candidate is within the bound.
-
-    `save` is called with everything measured so far.
+    """Runs a search, and calls `save` with everything measured so far.
 
     Raises:
         ExpectedError: wrong choices, or the server died.
@@ -313,23 +311,21 @@ def run_tune(choices: TuneChoices, observer: Observer, save: Callable[[Run], Non
     is_kept = False
     with work_folder(lambda: is_kept) as folder:
         observer.on_step("build the archive")
-        archive, preset = prepare_archive(
-            choices.model, choices.mar, choices.preset, folder / "store"
-        )
-        cores = count_cores()
+        store, cores = folder / "store", count_cores()
+        archive, preset = prepare_archive(choices.model, choices.mar, choices.preset, store)
         reference = read_setting(preset, cores, archive.has_our_handler)
         space = make_space(cores, choices.clients, choices.search, reference)
         size = math.prod(map(len, space.values()))
         observer.on_step(f"{choices.trials} of {size} candidates, about 20 s each")
         proposals = Proposals(space, reference, choices.p95_ms)
         workload = load_workload(choices.workload, LOAD.seed, observer.on_step)
-        details = {"reference": asdict(reference), "preset": preset, "p95_ms": choices.p95_ms}
-        workloads = {workload.name: workload.facts}
-        settings = {
-            **choices.settings,
-            "archive": hashlib.sha256(archive.path.read_bytes()).hexdigest()[:16],
-        }
-        run = Run(NAME, choices.command, settings, workloads=workloads, details=details)
+        run = Run(
+            NAME,
+            choices.command,
+            {**choices.settings, "archive": hash_file(archive.path)},
+            workloads={workload.name: workload.facts},
+            details={"reference": asdict(reference), "preset": preset, "p95_ms": choices.p95_ms},
+        )
         try:
             with RegisteringServer(archive) as server:
                 search = Search(choices, workload, server, run, reference, observer, save)
@@ -340,6 +336,10 @@ def run_tune(choices: TuneChoices, observer: Observer, save: Callable[[Run], Non
             is_kept = True  # The message names a log in it.
             raise
     return run
+
+
+def hash_file(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def describe_best(outcomes: Iterable[Outcome], p95_ms: float) -> str:

@@ -14,8 +14,7 @@ from offpath.profiling.core.doubts import find_doubts
 from offpath.profiling.core.run import Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.report.charts import Bar, BarChart
-from offpath.profiling.report.document import Document, Section, format_table
-from offpath.profiling.report.measured import describe_run
+from offpath.profiling.report.document import Document, Section, describe_run, format_table
 from offpath.profiling.servers.registering import Setting
 
 # A window lasts until it has this many replies, for a minute at most: a p95 of fewer says nothing.

@@ -1,15 +1,13 @@
-"""A loaded handler, what a collector finds while it handles batches, and on which threads.
+"""A loaded handler, and what a collector finds while it handles batches.
 
-`stages.py`, `cprofile.py`, `lines.py` and `flame.py` are the collectors. There are no statistics
-here: a sample is one batch, one function or one source line.
+`stages.py`, `cprofile.py` and `threads.py` have the collectors. There are no statistics here: a
+sample is one batch, one function or one source line.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import thread as pool_module
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union
@@ -122,37 +120,3 @@ class Collector:
             shorten: makes a source file's path fit for a report.
         """
         return []
-
-
-@contextmanager
-def watching_threads(watch: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Enters `watch()` here, and on the handler's own threads around what they do for requests.
-
-    A pool's thread is watched during each work item. A thread that the handler starts for a request
-    is watched from start to end. Threads that existed before (metrics, log shipping) do not work
-    for requests and are left out.
-    """
-    # Any: mypy forbids assigning to a method.
-    item_class: Any = pool_module._WorkItem
-    thread_class: Any = threading.Thread
-    run_item, run_thread = item_class.run, thread_class.run
-
-    # From Python 3.14 on, `run` takes the pool's context.
-    def watch_item(item: Any, *args: Any) -> None:
-        with watch():
-            run_item(item, *args)
-
-    def watch_thread(thread: threading.Thread) -> None:
-        # A pool starts a thread with its first item: the items are watched, not the whole thread.
-        if getattr(thread, "_target", None) is pool_module._worker:  # type: ignore[attr-defined]
-            run_thread(thread)
-            return
-        with watch():
-            run_thread(thread)
-
-    item_class.run, thread_class.run = watch_item, watch_thread
-    try:
-        with watch():
-            yield
-    finally:
-        item_class.run, thread_class.run = run_item, run_thread

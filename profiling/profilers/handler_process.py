@@ -43,10 +43,9 @@ from offpath.profiling.profilers.collector import (
     LoadedHandler,
 )
 from offpath.profiling.profilers.cprofile import CallCollector
-from offpath.profiling.profilers.flame import FlameCollector
 from offpath.profiling.profilers.handlers import ENTRY, HandlerSpec
-from offpath.profiling.profilers.lines import LineCollector, choose_functions
 from offpath.profiling.profilers.stages import collect_stages
+from offpath.profiling.profilers.threads import FlameCollector, LineCollector, choose_functions
 
 STAGES, CPROFILE, LINES, FLAME = "stages", "cprofile", "lines", "flame"
 MODULE = "offpath.profiling.profilers.handler_process"
@@ -63,7 +62,6 @@ class Job:
     Attributes:
         kind: STAGES, CPROFILE, LINES or FLAME.
         warm_up, batches: number of batches before and while the handler is watched.
-        functions: for LINES, each as `module:qualified.name`. If empty, the handler's stages.
         file: path of the file that CPROFILE and FLAME write.
     """
 
@@ -72,7 +70,6 @@ class Job:
     images: tuple[str, ...]
     warm_up: int
     batches: int
-    functions: tuple[str, ...] = ()
     file: str = ""
 
 
@@ -200,7 +197,7 @@ def make_collector(job: Job, handler: LoadedHandler) -> Collector:
     if job.kind == CPROFILE:
         return CallCollector()
     if job.kind == LINES:
-        return LineCollector(choose_functions(handler, job.functions))
+        return LineCollector(choose_functions(handler))
     if job.kind == FLAME:
         return FlameCollector(f"{job.spec.name}: handle")
     return collect_stages(handler)

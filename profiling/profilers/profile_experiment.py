@@ -39,7 +39,6 @@ class ProfileChoices:
         model: None for that of the archive in `mars`, or else DEFAULT_MODEL.
         batch_size: None for each handler's own default.
         output: folder for files of single handlers.
-        functions: for LINES; empty for the handler's stages.
     """
 
     kind: str
@@ -51,7 +50,6 @@ class ProfileChoices:
     images: str
     command: str
     output: Path = Path()
-    functions: tuple[str, ...] = ()
 
     @property
     def shared_model(self) -> str:
@@ -143,7 +141,6 @@ def add_handler(
         tuple(str(path.resolve()) for path in workload.paths),
         math.ceil(WARM_UP / size),
         batches,
-        choices.functions,
         "" if file is None else str(file.resolve()),
     )
     observer.on_step(f"{name}: {batches} batches of {size}")

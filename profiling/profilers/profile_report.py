@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,9 +26,14 @@ from offpath.profiling.core.figures import format_figure, format_ms, format_shar
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.profilers.collector import BatchSample, FunctionSample, LineSample
-from offpath.profiling.report.charts import Chart, Histogram, StackedBar, StackedChart
-from offpath.profiling.report.document import Document, Section, format_table, join_blocks
-from offpath.profiling.report.measured import describe_run
+from offpath.profiling.report.charts import Chart, StackedBar, StackedChart
+from offpath.profiling.report.document import (
+    Document,
+    Section,
+    describe_run,
+    format_table,
+    join_blocks,
+)
 
 TITLES = {
     "profile-stages": "Where a batch's time goes, by stage",
@@ -42,7 +47,7 @@ OTHER, TOTAL = "other", "total"
 MEAN = ".mean"
 # A run keeps a handler's functions and lines in `details[...][handler]`.
 FUNCTIONS, LINES = "functions", "lines"
-HOT_FUNCTIONS, BUSY_FUNCTIONS = 20, 12
+HOT_FUNCTIONS = 20
 # Lines below this share of their function's time, and functions below this share of the slowest
 # function's, are left out.
 COLD_SHARE = 0.005
@@ -191,17 +196,13 @@ def show_ms(ms: float | None) -> str:
 
 
 def draw_bars(handlers: Handlers, title: str, kind: str) -> list[Chart]:
-    """Draws stacked bars of the parts of a kind: on one scale and, if several, as shares."""
+    """Draws stacked bars of the parts of a kind, on one scale."""
     bars = [
         StackedBar(one.name, [*parts.items()], f"{show_ms(one.total(kind))} ms")
         for one in handlers
         if (parts := one.parts(kind))
     ]
-    charts: list[Chart] = [StackedChart(title, "ms", bars)] if bars else []
-    if len(bars) > 1:
-        shares = [replace(bar, text="") for bar in bars]
-        charts.append(StackedChart("Shares of each", "", shares, is_share=True))
-    return charts
+    return [StackedChart(title, "ms", bars)] if bars else []
 
 
 def name_function(sample: FunctionSample) -> str:
@@ -288,31 +289,21 @@ def format_kinds(handler: Profiled) -> str:
     return format_table(["kind", "own ms per image", "share", "calls"], rows, title=handler.name)
 
 
-def format_functions(
-    handlers: Handlers, count: int, order: Callable[[FunctionSample], float]
-) -> str:
-    """Formats for each handler the functions that come first in an order."""
+def format_functions(handler: Profiled) -> str:
+    """Formats the functions with the largest cumulative time."""
+    functions = sorted(handler.list_functions(), key=lambda one: one.cumulative_s, reverse=True)
+    rows = [
+        [
+            name_function(one),
+            one.kind,
+            format_ms(one.cumulative_s),
+            format_ms(one.own_s),
+            f"{one.calls:,}",
+        ]
+        for one in functions[:HOT_FUNCTIONS]
+    ]
     columns = ["function", "kind", "cumulative ms", "own ms", "calls"]
-    return join_blocks(
-        *(
-            format_table(
-                columns,
-                [
-                    [
-                        name_function(one),
-                        one.kind,
-                        format_ms(one.cumulative_s),
-                        format_ms(one.own_s),
-                        f"{one.calls:,}",
-                    ]
-                    for one in sorted(handler.list_functions(), key=order, reverse=True)[:count]
-                ],
-                title=handler.name,
-                words=2,
-            )
-            for handler in handlers
-        )
-    )
+    return format_table(columns, rows, title=handler.name, words=2)
 
 
 def show_stages(handlers: Handlers, charts: Sequence[Chart]) -> list[Section]:
@@ -323,14 +314,6 @@ def show_stages(handlers: Handlers, charts: Sequence[Chart]) -> list[Section]:
             "Stages in figures",
             join_blocks(*map(format_stages, handlers)),
             note="Means add up to the total.",
-        ),
-        Section(
-            "How long batches take",
-            charts=[
-                Histogram(f"{one.name}, batches", "ms per batch", values)
-                for one in handlers
-                if (values := one.values(BATCH))
-            ],
         ),
     ]
 
@@ -344,11 +327,7 @@ def show_functions(handlers: Handlers) -> list[Section]:
         ),
         Section(
             "Hot functions, by cumulative time",
-            format_functions(handlers, HOT_FUNCTIONS, lambda function: function.cumulative_s),
-        ),
-        Section(
-            "Busy functions, by own time",
-            format_functions(handlers, BUSY_FUNCTIONS, lambda function: function.own_s),
+            join_blocks(*map(format_functions, handlers)),
         ),
         Section(
             "Lines",

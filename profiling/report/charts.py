@@ -1,28 +1,68 @@
 """The kinds of charts: each holds its figures as plain data and draws itself with matplotlib.
 
 `pictures.py` makes files and inline SVG of them, with the legend above each drawing.
+`templates/palette.css` has the same palette, with its dark mode.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
-from offpath.profiling.core.figures import format_figure
-from offpath.profiling.report.style import (
-    INK,
-    LIMIT,
-    OTHERS,
-    OURS,
-    PALE_INK,
-    PALE_ON,
-    PALETTE,
-    SERIES,
-    assign_colours,
-)
+# The light palette of templates/palette.css. In an SVG each colour becomes a CSS variable.
+PALETTE = {
+    **{"s0": "#0072b2", "s1": "#e69f00", "s2": "#009e73", "s3": "#d55e00"},
+    **{"s4": "#56b4e9", "s5": "#cc79a7", "s6": "#d9c400", "s7": "#7f5539"},
+    **{"s8": "#a58ac9", "s9": "#882255"},
+    **{"grey": "#b4bac1", "text": "#1f2328", "soft": "#59636e", "line": "#d1d9e0"},
+}
+
+# Letters on a colour: dark, and white on the dark colours.
+INK, PALE_INK = "#16191d", "#fffffe"
+PALE_ON = (PALETTE["s0"], PALETTE["s7"], PALETTE["s9"])
+
+SERIES = ("s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9")
+
+OURS, OTHERS, LIMIT = "s0", "grey", "s3"
+
+# The same work has the same colour in every chart, under the name of a stage. Two names share one
+# only if no page has both.
+COLOUR_OF = {
+    **dict.fromkeys(("inference", "workers", "worker and handler"), "s0"),
+    **dict.fromkeys(("read", "front end"), "s1"),
+    **dict.fromkeys(("transform",), "s2"),
+    **dict.fromkeys(("s3", "queue"), "s3"),
+    **dict.fromkeys(("decode",), "s4"),
+    **dict.fromkeys(("postprocess",), "s5"),
+    **dict.fromkeys(("transfer",), "s6"),
+    **dict.fromkeys(("log",), "s7"),
+    **dict.fromkeys(("preprocess", "worker protocol"), "s8"),
+    **dict.fromkeys(("config", "client, socket and front end"), "s9"),
+    **dict.fromkeys(("other", "load", "handler, other", "not accounted for"), "grey"),
+}
+
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "svg.fonttype": "none",
+    # A name with two dollars is not a formula.
+    "text.parse_math": False,
+    "svg.hashsalt": "offpath",
+    "font.family": "sans-serif",
+    "text.color": PALETTE["text"],
+    "axes.labelcolor": PALETTE["soft"],
+    "xtick.color": PALETTE["soft"],
+    "ytick.color": PALETTE["text"],
+    "axes.edgecolor": PALETTE["line"],
+    "grid.color": PALETTE["line"],
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 7.5,
+}
 
 Point = tuple[float, float]
 
@@ -30,9 +70,6 @@ Point = tuple[float, float]
 WIDTH_IN = 4.4
 BAR_HEIGHT_IN = 0.25
 LINE_HEIGHT_IN = 2.2
-HISTOGRAM_HEIGHT_IN = 1.5
-HISTOGRAM_BINS = 48
-HISTOGRAM_MARKS = (50, 95, 99)
 MARKERS = ("o", "s", "^", "D", "v", "P")
 LABEL_LENGTH = 32
 # From this ratio of largest to smallest value on, a logarithmic axis shows more than a linear one.
@@ -229,36 +266,6 @@ class LineChart(Chart):
         return finite and (x > 0 or not self.log_x) and (y > 0 or not self.log_y)
 
 
-@dataclass(frozen=True)
-class Histogram(Chart):
-    """Counts of values in bins; p50, p95 and p99 are dashed lines."""
-
-    x_label: str
-    values: Sequence[float]
-
-    @property
-    def height_in(self) -> float:
-        return HISTOGRAM_HEIGHT_IN
-
-    def draw(self, panel: Any) -> None:
-        import numpy as np
-
-        values = np.asarray(self.values)
-        low, high = values.min(), values.max()
-        is_log = low > 0 and high / low > LOG_SPAN
-        space = np.geomspace if is_log else np.linspace
-        bins = space(low, max(high, low + 1e-9), HISTOGRAM_BINS)
-        panel.hist(values, bins=bins, color=PALETTE[OURS])
-        if is_log:
-            scale_logarithmically(panel, "x", ())
-        marks = {percent: np.percentile(values, percent) for percent in HISTOGRAM_MARKS}
-        for place in marks.values():
-            panel.axvline(place, color=PALETTE["text"], linestyle="--", linewidth=0.8)
-        figures = ", ".join(f"p{p} {format_figure(v)}" for p, v in marks.items())
-        panel.set_xlabel(f"{self.x_label}; {figures}", loc="left")
-        panel.grid(axis="y")
-
-
 def name_bars(panel: Any, unit: str, labels: Sequence[str], texts: Sequence[str]) -> None:
     """Writes the names at the left, the figures in a column at the right, the unit below."""
     places = range(len(labels))
@@ -296,3 +303,19 @@ def scale_logarithmically(panel: Any, axis: str, values: Sequence[float]) -> Non
     are_apart = all(a > 0 and b / a >= APART for a, b in zip(values, values[1:]))
     if 1 < len(values) <= FEW and are_apart:
         which.set_ticks(values)
+
+
+def assign_colours(parts: Iterable[str]) -> dict[str, str]:
+    """Returns part -> colour: known parts keep their colour, the others take the free ones."""
+    names = list(dict.fromkeys(parts))
+    colours: dict[str, str] = {}
+    for name in names:
+        own = COLOUR_OF.get(name)
+        if own is not None and (own == "grey" or own not in colours.values()):
+            colours[name] = own
+    free = [colour for colour in SERIES if colour not in colours.values()]
+    # Known parts whose colour is taken get a free one as long as there is one.
+    for name in [name for name in names if name in COLOUR_OF and name not in colours]:
+        colours[name] = free.pop() if free else COLOUR_OF[name]
+    left = cycle(free or SERIES)
+    return {name: PALETTE[colours[name] if name in colours else next(left)] for name in names}

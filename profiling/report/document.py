@@ -8,10 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
+from offpath.profiling.core.facts import (
+    describe_host,
+    describe_settings,
+    describe_versions,
+    describe_workload,
+    format_time,
+)
 from offpath.profiling.report.charts import Chart
 from offpath.serving.printable import printable
+
+if TYPE_CHECKING:
+    from offpath.profiling.core.run import Run
 
 # Everything that Markdown, or GitHub's kind of it, may take for markup within a line.
 MARKUP = re.compile(r"[\\`*_\[\]<>&|~$#]")
@@ -128,4 +139,25 @@ def format_markdown(document: Document, is_narrow: bool = False) -> str:
             for section in shown
         ),
         *(f"> {escape(warning)}" for warning in document.warnings),
+    )
+
+
+def describe_run(run: Run, document: Document) -> Document:
+    """Adds a run's command, facts and details to its document."""
+    details = {
+        "versions": describe_versions(run.host),
+        "settings": describe_settings(run.settings),
+        **{name: describe_settings(facts) for name, facts in run.variants.items()},
+    }
+    facts = {
+        "taken": format_time(run.started_at),
+        "host": describe_host(run.host),
+        **({"rounds": str(run.rounds)} if run.rounds > 1 else {}),
+        **{name: describe_workload(it) for name, it in run.workloads.items()},
+    }
+    return replace(
+        document,
+        command=run.command,
+        facts=facts,
+        details={name: text for name, text in details.items() if text},
     )

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
-from offpath.profiling.report.charts import WIDTH_IN, Chart, shorten
-from offpath.profiling.report.style import PALETTE, STYLE
+from offpath.profiling.report.charts import PALETTE, STYLE, WIDTH_IN, Chart, shorten
 
 SUFFIXES = (".svg", ".png")
 # Estimated widths in points: of a letter in a legend, and of what a legend needs beside each name.

@@ -10,7 +10,6 @@ from offpath.profiling.report.charts import (
     Bar,
     BarChart,
     Chart,
-    Histogram,
     LineChart,
     Series,
     StackedBar,
@@ -26,7 +25,6 @@ def make_charts(name: str = "offpath") -> list[Chart]:
         BarChart(name, name, [Bar(name, 2, name, True, 1, 3)], (4, name)),
         StackedChart(name, name, [StackedBar(name, [("decode", 1.0)], name)]),
         LineChart(name, name, name, lines, log_x=True, bound=(2, name)),
-        Histogram(name, name, [1.0, 2.0, 3.0, 40.0]),
     ]
 
 

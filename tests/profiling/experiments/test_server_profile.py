@@ -112,7 +112,6 @@ def test_the_account_of_a_real_server_adds_up(profiled):
     assert 1 <= server.value("mean_batch_size") <= 8
     assert server.value("cpu_ms.workers") > 0
     assert run.details["counters"]["stages_s"]["decode"] > 0
-    assert run.details["counters"]["answered"] > 0
     assert run.details["in_force"]["batch_size"] == 8
     assert "worker protocol" in out
 
@@ -123,10 +122,9 @@ def test_a_lone_request_to_a_running_server_of_another_handler_is_accounted_for(
 ):
     path = tmp_path / "result.json"
     argv = ["--duration", "2", "--clients", "1", "--json", str(path)]
-    out = profile(*attach_options(other_server), *argv)
-    assert "With one client, no request waits for another" in " ".join(out.split())
+    profile(*attach_options(other_server), *argv)
     run = load_run(path)
-    assert read_account(run)["handler"] > 0
+    assert read_account(run)["worker and handler"] > 0
     in_force = {"batch_size": 4, "max_batch_delay_ms": 5, "workers": 1}
     assert other_server.in_force == in_force and run.details["in_force"] == {}
     # The CPU time of a server that we did not start is not known.

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.profilers.flame import GRAPH_FIRST, TREE_FIRST, FlameCollector
 from offpath.profiling.profilers.handler_process import Job, Profile, profile_handler
 from offpath.profiling.profilers.handlers import HandlerSpec, write_entry
+from offpath.profiling.profilers.threads import GRAPH_FIRST, TREE_FIRST, FlameCollector
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 PLANTED = Path(__file__).with_name("planted_handler.py")

@@ -6,17 +6,14 @@ import pytest
 from ts.torch_handler.image_classifier import ImageClassifier
 
 from offpath.handler.classifier import OffpathClassifier
-from offpath.handler.errors import ExpectedError
 from offpath.profiling.profilers.collector import LoadedHandler
 from offpath.profiling.profilers.handler_process import shorten_path
-from offpath.profiling.profilers.lines import choose_functions
-
-DRIVER = "offpath.profiling.profilers.handler_process"
+from offpath.profiling.profilers.threads import choose_functions
 
 
-def choose(handler: type, *named: str) -> list[str]:
+def choose(handler: type) -> list[str]:
     instance = handler()
-    functions = choose_functions(LoadedHandler(instance.handle, None), list(named))
+    functions = choose_functions(LoadedHandler(instance.handle, None))
     return [function.__qualname__ for function in functions]
 
 
@@ -32,24 +29,6 @@ def test_ours_are_the_functions_of_the_request_path():
     names = choose(OffpathClassifier)
     assert {"OffpathClassifier.handle", "Pipeline.preprocess", "decode_image"} <= set(names)
     assert "OffpathClassifier.initialize" not in names
-
-
-def test_a_named_function_is_found_through_its_class():
-    assert "Driver.run" in choose(ImageClassifier, f"{DRIVER}:Driver.run")
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        pytest.param("no_such_module:f", "No module named", id="no-module"),
-        pytest.param(f"{DRIVER}:f", "no attribute 'f'", id="no-function"),
-        pytest.param(DRIVER, "expected module:qualified", id="no-colon"),
-        pytest.param(f"{DRIVER}:Driver", "a Python function", id="a-class"),
-    ],
-)
-def test_a_name_that_leads_nowhere_is_refused(name, said):
-    with pytest.raises(ExpectedError, match=said):
-        choose(ImageClassifier, name)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from offpath.handler.errors import ExpectedError
 from offpath.handler.stages import Stage
 from offpath.profiling.report.charts import (
+    PALETTE,
     WIDTH_IN,
     Bar,
     BarChart,
@@ -15,6 +16,7 @@ from offpath.profiling.report.charts import (
     Series,
     StackedBar,
     StackedChart,
+    assign_colours,
 )
 from offpath.profiling.report.pictures import (
     add_legend,
@@ -23,7 +25,6 @@ from offpath.profiling.report.pictures import (
     inline_svg,
     plotting,
 )
-from offpath.profiling.report.style import PALETTE, assign_colours
 from tests.support.documents import make_charts
 
 NAIVE = ["preprocess", "config", "s3"]

@@ -38,7 +38,7 @@ def test_names_cannot_write_markup_or_templates() -> None:
 
 def test_every_picture_says_in_words_what_it_shows(page: str) -> None:
     pictures = page.split("<svg")[1:]
-    assert len(pictures) == 4
+    assert len(pictures) == 3
     assert all('role="img" aria-label="offpath"' in p.split(">")[0] for p in pictures)
 
 
