@@ -84,7 +84,7 @@ class Choices:
         """Rough length of all rounds; builds and slow servers take further time."""
         warm_up_s = self.load.warm_up_s
         again_s = min(warm_up_s, TURN_WARM_UP_S)
-        turn_s = len(self.cells) * (again_s + (self.load.seconds or 0.0))
+        turn_s = len(self.cells) * (again_s + self.load.seconds)
         first_s = START_S + turn_s + len(self.workloads) * (warm_up_s - again_s)
         next_s = turn_s if self.side_by_side else first_s
         servers = max(1, len(self.workers)) * (len(self.servers) + len(self.variants))

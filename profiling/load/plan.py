@@ -30,9 +30,8 @@ class Load:
     """The parameters of a load, equal for all windows of a run.
 
     Attributes:
-        seconds: length of the window; None when `requests` ends it.
+        seconds: length of the window.
         warm_up_s: seconds of load before the window.
-        requests: number of replies that ends the window; None when `seconds` ends it.
         rate: mean requests per second of the open loop; None for the closed loop.
         min_replies: a window of `seconds` continues until it has this many replies, for a minute
             at most.
@@ -40,9 +39,8 @@ class Load:
         generator: name of the program that sends the load, see `find_generator`.
     """
 
-    seconds: float | None
+    seconds: float
     warm_up_s: float
-    requests: int | None = None
     rate: float | None = None
     min_replies: int = 0
     seed: int = 0

@@ -262,7 +262,7 @@ def test_our_server_is_measured_beside_the_limits(tmp_path):
     choices = make_choices(
         [folder],
         servers=("offpath",),
-        load=Load(seconds=None, requests=16, warm_up_s=0),
+        load=Load(seconds=1, min_replies=16, warm_up_s=0),
         rounds=1,
     )
     run = run_compare(choices, Listener(), lambda run: run.save(saved))
