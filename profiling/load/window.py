@@ -17,8 +17,6 @@ from offpath.profiling.load.running_server import (
     BESIDE,
     RunningServer,
     list_own_groups,
-)
-from offpath.profiling.load.sampling import (
     sample_cpu_s,
     sample_pss_bytes,
     sample_rss_bytes,

@@ -11,13 +11,13 @@ from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.bentoml import BentoML
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.exported import OffpathExportTriton, OffpathRay
-from offpath.profiling.servers.front import make_offpath, make_offpath_granian
 from offpath.profiling.servers.litserve import LitServe
 from offpath.profiling.servers.mms import Mms
 from offpath.profiling.servers.mosec import Mosec, MosecOffpathDecode
 from offpath.profiling.servers.overrides import apply_override, parse_override
 from offpath.profiling.servers.ray_serve import RayServe
 from offpath.profiling.servers.tf_serving import TfServing
+from offpath.profiling.servers.torchserve import make_offpath, make_offpath_granian
 from offpath.profiling.servers.triton import Triton, TritonOffpathDecode, TritonThin
 
 # Name -> maker(model, cores).
