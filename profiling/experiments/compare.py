@@ -19,9 +19,10 @@ from offpath.profiling.core.limits import CONTENT, DECODE, FORWARD
 from offpath.profiling.core.run import Cell, Figures, Run
 from offpath.profiling.core.workplace import work_folder
 from offpath.profiling.load.answers import check_answers, make_checks
+from offpath.profiling.load.generators import find_generator
 from offpath.profiling.load.limits import LimitMeter, Rate
 from offpath.profiling.load.model_under_test import Answer, load_model, name_model
-from offpath.profiling.load.plan import Load, find_generator
+from offpath.profiling.load.plan import Load
 from offpath.profiling.load.running_server import RunningServer
 from offpath.profiling.load.window import WindowWatcher, measure_load
 from offpath.profiling.load.workload import Bodies, load_workload

@@ -13,12 +13,11 @@ The load runs through the warm-up into the measured window without a pause.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from offpath.handler.errors import WrongOption
 from offpath.serving.client import IMAGE_CONTENT_TYPE
 
 # The status of a request without any HTTP reply: refused, reset, timed out.
@@ -36,7 +35,7 @@ class Load:
         min_replies: a window of `seconds` continues until it has this many replies, for a minute
             at most.
         seed: decides the order of the photographs and the times of the open loop.
-        generator: name of the program that sends the load, see `find_generator`.
+        generator: name of the program that sends the load, see `generators.find_generator`.
     """
 
     seconds: float
@@ -121,17 +120,3 @@ class Generator(Protocol):
 
         Raises what `check` raises, and ExpectedError if the program died.
         """
-
-
-def find_generator(name: str) -> Generator:
-    # Imported here: they import this module.
-    from offpath.profiling.load.generators.locust_adapter import LocustGenerator
-    from offpath.profiling.load.generators.wrk_adapter import WrkGenerator
-
-    generators: Mapping[str, Callable[[], Generator]] = {
-        "locust": LocustGenerator,
-        "wrk": WrkGenerator,
-    }
-    if name not in generators:
-        raise WrongOption(f"no load generator {name!r}: expected one of {', '.join(generators)}")
-    return generators[name]()

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.generators import find_generator
 from offpath.profiling.load.limits import LimitMeter
-from offpath.profiling.load.plan import Load, LoadPlan, LoadSample, find_generator
+from offpath.profiling.load.plan import Load, LoadPlan, LoadSample
 from offpath.profiling.load.workload import load_workload
 from tests.support.known_server import Behaviour, Counts, run_known_server
 from tests.support.silent_watcher import SilentWatcher

@@ -16,7 +16,8 @@ from threading import Thread
 import pytest
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.load.plan import NO_REPLY, LoadPlan, find_generator
+from offpath.profiling.load.generators import find_generator
+from offpath.profiling.load.plan import NO_REPLY, LoadPlan
 from tests.support.answering_server import answering_server
 from tests.support.known_server import Behaviour, run_known_server
 from tests.support.silent_watcher import SilentWatcher

@@ -1,4 +1,4 @@
-"""Locust's FastHttpUser in a process of its own; `locust_adapter.py` is the other end.
+"""Locust's FastHttpUser in a process of its own; `generators.py` is the other end.
 
 It reads a plan (JSON) from stdin and writes events (JSON lines) to stdout. It needs its own process
 because gevent patches the standard library, and because its CPU is measured apart. Measured: 0.6 ms
