@@ -28,7 +28,6 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {
     "offpath-granian-direct": torchserve.make_offpath_granian_direct,
     "offpath-thin": torchserve.make_offpath_thin,
     "offpath-s3": torchserve.make_offpath_s3,
-    "offpath-unforked": torchserve.make_offpath_unforked,
     "torchserve-naive": torchserve.make_naive,
     "torchserve-naive-s3": torchserve.make_naive_s3,
     "torchserve-stock": torchserve.make_stock,

@@ -99,7 +99,6 @@ class TorchServeAdapter(Adapter):
         archive_settings: what the .mar asks for; empty: TorchServe's defaults, batch size 1.
         server: `torchserve` or `granian`, as for `offpath serve --server`.
         stock: run without our config.properties and log settings.
-        fork_workers: fork workers from one process that has imported torch; not with `stock`.
         overrides: keys of config.properties.
         batch_size: see `Adapter`; wins over `archive_settings`.
         beside: starts what runs beside the server.
@@ -112,7 +111,6 @@ class TorchServeAdapter(Adapter):
     archive_settings: Mapping[str, Any] = field(default_factory=dict)
     server: str = "torchserve"
     stock: bool = False
-    fork_workers: bool = True
     overrides: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     call: Call = field(default_factory=Call)
@@ -128,7 +126,7 @@ class TorchServeAdapter(Adapter):
             "archive": self.config,
             **({} if self.server == "torchserve" else {"server": self.server}),
             "stock": self.stock,
-            "fork_workers": self.fork_workers and not self.stock,
+            "fork_workers": not self.stock,
             "overrides": dict(self.overrides),
             "env": dict(self.env),
             **self.beside_settings,
@@ -173,7 +171,6 @@ class TorchServeAdapter(Adapter):
             models=(f"{archives.NAME}={ARCHIVE}",),
             server=self.server,
             stock=self.stock,
-            fork_workers=self.fork_workers,
             inference_port=0,
             management_port=0,
             metrics_port=0,
@@ -191,11 +188,6 @@ def make_offpath_direct(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
         lambda folder, asked: archives.build_offpath(model, asked, folder),
         config,
     )
-
-
-def make_offpath_unforked(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
-    """The same server, except that TorchServe starts each worker as a fresh process."""
-    return replace(make_offpath_direct(model, cores), name="offpath-unforked", fork_workers=False)
 
 
 def make_offpath_granian_direct(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
