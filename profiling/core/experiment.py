@@ -134,7 +134,6 @@ class Runner(Generic[Target]):
                         self.take_turn(round_, variant, stack)
 
     def take_turn(self, round_: int, variant: Variant, stack: ExitStack) -> None:
-        """Measures one variant in all its cells; `stack` holds what stays open."""
         turn = Turn(round_, variant, self._observer)
         try:
             if self._schedule.side_by_side or variant.stays_open:
@@ -171,9 +170,8 @@ class Runner(Generic[Target]):
         self._run.failures.append(Failure(round_, variant.name, str(error)))
         self._observer.on_failure(variant.name, str(error))
 
-    def _cells(self, variant: Variant) -> tuple[Cell, ...]:
-        own = variant.cells
-        return tuple(self._experiment.cells) if own is None else own
+    def _cells(self, variant: Variant) -> Sequence[Cell]:
+        return self._experiment.cells if variant.cells is None else variant.cells
 
     def _total(self) -> int:
         going = [v for v in self._experiment.variants if not self._run.has_failed(v.name)]

@@ -63,7 +63,6 @@ class NvmlReader:
             raise NoGpu
 
     def describe(self) -> str:
-        """Returns names and driver for a result."""
         try:
             names = [str(self._nvml.nvmlDeviceGetName(handle)) for handle in self._handles]
             return ", ".join([*names, f"driver {self._nvml.nvmlSystemGetDriverVersion()}"])
@@ -71,7 +70,6 @@ class NvmlReader:
             raise NoGpu from error
 
     def read(self, at_s: float) -> list[GpuReading]:
-        """Returns one reading per device."""
         try:
             return [
                 GpuReading(

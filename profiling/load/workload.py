@@ -222,10 +222,9 @@ def mean_size(files: Sequence[bytes]) -> float:
 
 
 class Bodies:
-    """Writes each form of each workload once, as files in a folder of its own."""
+    """Writes each form of each workload once, as files; thin clients resize as `config` says."""
 
     def __init__(self, folder: Path, config: HandlerConfig) -> None:
-        """`config` has the sizes that thin clients resize to."""
         self._folder, self._config = folder, config
         self._made: dict[tuple[str, str, Callable[[bytes], bytes] | None], tuple[Path, ...]] = {}
 

@@ -70,21 +70,16 @@ def make_servers(
     made = [SERVERS[name](model, cores) for name in names]
     for server in made:
         server.batch_size = batch_size
-    made += [make_override_variant(text, model, cores, batch_size) for text in variants]
+    for text in variants:
+        override = parse_override(text)
+        check_names([override.server])
+        server = SERVERS[override.server](model, cores)
+        server.batch_size = batch_size
+        made.append(apply_override(server, override))
     if len({server.name for server in made}) != len(made) or not made:
         given = ",".join(server.name for server in made)
         raise WrongOption(f"servers {given!r}: expected distinct names, at least one")
     return made
-
-
-def make_override_variant(
-    text: str, model: ModelUnderTest, cores: int, batch_size: int = BATCH_SIZE
-) -> Adapter:
-    override = parse_override(text)
-    check_names([override.server])
-    server = SERVERS[override.server](model, cores)
-    server.batch_size = batch_size
-    return apply_override(server, override)
 
 
 def check_names(names: Sequence[str]) -> None:
