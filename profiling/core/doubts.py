@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from offpath.profiling.core.experiment import format_cell
 from offpath.profiling.core.metrics import OK
 from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.core.runner import format_cell
 from offpath.profiling.core.statistics import Summary
 
 # With more cores than this busy with something else, figures are noisy.

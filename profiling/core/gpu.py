@@ -2,19 +2,18 @@
 
     with GpuSampler() as gpu:
         ...
-    gpu.samples
+    gpu.readings
 
-Without a GPU, a driver or nvidia-ml-py the block runs all the same, and `samples.absent` says why.
+Without a GPU, a driver or nvidia-ml-py the block runs all the same, and there are no readings.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 # NVML itself averages utilisation over 1/6 s to 1 s, depending on the GPU: reading more often gives
 # the same figure twice.
@@ -41,51 +40,36 @@ class GpuReading:
 
 
 class NoGpu(Exception):
-    """Raised where there is no GPU to read; the message says why."""
+    """There is no GPU to read: no package, no driver, no device, or the device was lost."""
 
 
 class NvmlReader:
-    """All GPUs that NVML shows to this process; raises NoGpu where there are none to read."""
+    """All GPUs that NVML shows to this process; each method raises NoGpu when it cannot read."""
 
     def __init__(self) -> None:
         try:
             import pynvml
         except ImportError as error:
-            raise NoGpu(
-                "nvidia-ml-py is not installed; pip install 'torchserve-offpath[bench]'"
-            ) from error
+            raise NoGpu from error
         self._nvml = pynvml
         try:
             pynvml.nvmlInit()
             count = pynvml.nvmlDeviceGetCount()
             self._handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
         except pynvml.NVMLError as error:
-            raise NoGpu(f"no NVIDIA driver: {error}") from error
+            raise NoGpu from error
         if not self._handles:
             self.close()
-            raise NoGpu("the NVIDIA driver shows no GPU")
+            raise NoGpu
 
     def describe(self) -> str:
-        """Returns names and driver for a result; raises NoGpu when they cannot be read."""
         try:
             names = [str(self._nvml.nvmlDeviceGetName(handle)) for handle in self._handles]
-            driver = self._nvml.nvmlSystemGetDriverVersion()
+            return ", ".join([*names, f"driver {self._nvml.nvmlSystemGetDriverVersion()}"])
         except self._nvml.NVMLError as error:
-            raise NoGpu(f"the NVIDIA driver does not say: {error}") from error
-        return ", ".join([*names, f"driver {driver}"])
-
-    def list_devices(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "index": index,
-                "name": str(self._nvml.nvmlDeviceGetName(handle)),
-                "memory_bytes": int(self._nvml.nvmlDeviceGetMemoryInfo(handle).total),
-            }
-            for index, handle in enumerate(self._handles)
-        ]
+            raise NoGpu from error
 
     def read(self, at_s: float) -> list[GpuReading]:
-        """Returns one reading per device; raises NoGpu when the devices cannot be read any more."""
         try:
             return [
                 GpuReading(
@@ -98,7 +82,7 @@ class NvmlReader:
                 for index, handle in enumerate(self._handles)
             ]
         except self._nvml.NVMLError as error:
-            raise NoGpu(f"reading stopped after {at_s:.1f} s: {error}") from error
+            raise NoGpu from error
 
     def _read_share(self, read_percent: Callable[[], int]) -> float | None:
         try:
@@ -113,23 +97,6 @@ class NvmlReader:
         self._nvml.nvmlShutdown()
 
 
-@dataclass
-class GpuSamples:
-    """The readings of one `with` block.
-
-    Attributes:
-        devices: index, name, memory_bytes of each device.
-        absent: why there are no readings, or no further readings; None where all went well.
-    """
-
-    devices: list[dict[str, Any]] = field(default_factory=list)
-    readings: list[GpuReading] = field(default_factory=list)
-    absent: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
 class GpuSampler:
     """Samples the GPUs on a thread of its own while the `with` block runs."""
 
@@ -138,31 +105,24 @@ class GpuSampler:
         interval_s: float = INTERVAL_S,
         open_reader: Callable[[], NvmlReader] = NvmlReader,
     ) -> None:
-        self.samples = GpuSamples()
+        self.readings: list[GpuReading] = []
         self._interval_s, self._open_reader = interval_s, open_reader
-        self._open = ExitStack()
+        self._open = contextlib.ExitStack()
 
     def __enter__(self) -> GpuSampler:
-        try:
+        with contextlib.suppress(NoGpu):
             reader = self._open_reader()
-        except NoGpu as error:
-            self.samples.absent = str(error)
-            return self
-        self._open.callback(reader.close)
-        self.samples.devices = reader.list_devices()
-        self._open.enter_context(Ticker(self._interval_s, lambda at_s: self._sample(reader, at_s)))
+            self._open.callback(reader.close)
+            ticker = Ticker(self._interval_s, lambda at_s: self._sample(reader, at_s))
+            self._open.enter_context(ticker)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
     def _sample(self, reader: NvmlReader, at_s: float) -> None:
-        if self.samples.absent is not None:
-            return
-        try:
-            self.samples.readings.extend(reader.read(at_s))
-        except NoGpu as error:
-            self.samples.absent = str(error)
+        with contextlib.suppress(NoGpu):
+            self.readings.extend(reader.read(at_s))
 
 
 class Ticker:

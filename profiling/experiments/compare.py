@@ -14,19 +14,18 @@ from typing import Any
 
 from offpath.handler.errors import ExpectedError
 from offpath.handler.process.host_limits import count_cores
-from offpath.profiling.core.experiment import Observer, Turn, Variant
+from offpath.profiling.core.experiment import START, Observer, Runner, Schedule, Turn, Variant
 from offpath.profiling.core.limits import CONTENT, DECODE, FORWARD
 from offpath.profiling.core.run import Cell, Figures, Run
-from offpath.profiling.core.runner import START, Runner, Schedule
 from offpath.profiling.core.workplace import work_folder
 from offpath.profiling.load.answers import check_answers, make_checks
-from offpath.profiling.load.bodies import Bodies
+from offpath.profiling.load.generators import find_generator
 from offpath.profiling.load.limits import LimitMeter, Rate
 from offpath.profiling.load.model_under_test import Answer, load_model, name_model
-from offpath.profiling.load.plan import Load, find_generator
+from offpath.profiling.load.plan import Load
 from offpath.profiling.load.running_server import RunningServer
 from offpath.profiling.load.window import WindowWatcher, measure_load
-from offpath.profiling.load.workload import load_workload
+from offpath.profiling.load.workload import Bodies, load_workload
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.registry import make_servers
 
@@ -84,7 +83,7 @@ class Choices:
         """Rough length of all rounds; builds and slow servers take further time."""
         warm_up_s = self.load.warm_up_s
         again_s = min(warm_up_s, TURN_WARM_UP_S)
-        turn_s = len(self.cells) * (again_s + (self.load.seconds or 0.0))
+        turn_s = len(self.cells) * (again_s + self.load.seconds)
         first_s = START_S + turn_s + len(self.workloads) * (warm_up_s - again_s)
         next_s = turn_s if self.side_by_side else first_s
         servers = max(1, len(self.workers)) * (len(self.servers) + len(self.variants))

@@ -24,10 +24,10 @@ from offpath.profiling.experiments.server_account import (
     make_account,
     read_counters,
 )
-from offpath.profiling.load.plan import Load, find_generator
+from offpath.profiling.load.generators import find_generator
+from offpath.profiling.load.plan import Load
 from offpath.profiling.load.prometheus import Snapshot, read_metrics
-from offpath.profiling.load.running_server import RunningServer
-from offpath.profiling.load.sampling import Groups
+from offpath.profiling.load.running_server import Groups, RunningServer
 from offpath.profiling.load.window import WindowWatcher, measure_load
 from offpath.profiling.load.workload import Workload, load_workload
 from offpath.profiling.profilers.handlers import OFFPATH, build_handler, check_archive

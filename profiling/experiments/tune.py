@@ -31,7 +31,8 @@ from offpath.profiling.experiments.tune_report import (
     rank,
     read_trials,
 )
-from offpath.profiling.load.plan import Load, find_generator
+from offpath.profiling.load.generators import find_generator
+from offpath.profiling.load.plan import Load
 from offpath.profiling.load.window import WindowWatcher, measure_load
 from offpath.profiling.load.workload import Workload, check_workload, load_workload
 from offpath.profiling.servers.registering import (

@@ -13,12 +13,11 @@ The load runs through the warm-up into the measured window without a pause.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from offpath.handler.errors import WrongOption
 from offpath.serving.client import IMAGE_CONTENT_TYPE
 
 # The status of a request without any HTTP reply: refused, reset, timed out.
@@ -30,19 +29,17 @@ class Load:
     """The parameters of a load, equal for all windows of a run.
 
     Attributes:
-        seconds: length of the window; None when `requests` ends it.
+        seconds: length of the window.
         warm_up_s: seconds of load before the window.
-        requests: number of replies that ends the window; None when `seconds` ends it.
         rate: mean requests per second of the open loop; None for the closed loop.
         min_replies: a window of `seconds` continues until it has this many replies, for a minute
             at most.
         seed: decides the order of the photographs and the times of the open loop.
-        generator: name of the program that sends the load, see `find_generator`.
+        generator: name of the program that sends the load, see `generators.find_generator`.
     """
 
-    seconds: float | None
+    seconds: float
     warm_up_s: float
-    requests: int | None = None
     rate: float | None = None
     min_replies: int = 0
     seed: int = 0
@@ -123,17 +120,3 @@ class Generator(Protocol):
 
         Raises what `check` raises, and ExpectedError if the program died.
         """
-
-
-def find_generator(name: str) -> Generator:
-    # Imported here: they import this module.
-    from offpath.profiling.load.generators.locust_adapter import LocustGenerator
-    from offpath.profiling.load.generators.wrk_adapter import WrkGenerator
-
-    generators: Mapping[str, Callable[[], Generator]] = {
-        "locust": LocustGenerator,
-        "wrk": WrkGenerator,
-    }
-    if name not in generators:
-        raise WrongOption(f"no load generator {name!r}: expected one of {', '.join(generators)}")
-    return generators[name]()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from offpath.handler.errors import ExpectedError
 
@@ -19,20 +20,11 @@ TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
-class Series:
-    """A line of the page: a sample's full name (`..._total`, `..._sum`), labels and value."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float
-
-
-@dataclass(frozen=True)
 class Snapshot:
     """All lines of the page; `at_s` is `time.monotonic()` half way between request and reply."""
 
     at_s: float
-    series: tuple[Series, ...]
+    series: tuple[Sample, ...]
 
     def has(self, name: str) -> bool:
         return any(line.name == name for line in self.series)
@@ -49,7 +41,7 @@ class Snapshot:
             sums[key] = sums.get(key, 0.0) + line.value
         return sums
 
-    def _matching(self, name: str, labels: Mapping[str, str]) -> list[Series]:
+    def _matching(self, name: str, labels: Mapping[str, str]) -> list[Sample]:
         wanted = labels.items()
         return [line for line in self.series if line.name == name and wanted <= line.labels.items()]
 
@@ -57,11 +49,8 @@ class Snapshot:
 def parse_metrics(text: str, at_s: float) -> Snapshot:
     """Parses the Prometheus text format (version 0.0.4); raises ExpectedError for any other."""
     try:
-        series = tuple(
-            Series(sample.name, dict(sample.labels), float(sample.value))
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        )
+        families = text_string_to_metric_families(text)
+        series = tuple(sample for family in families for sample in family.samples)
     except (ValueError, IndexError, KeyError) as error:
         raise ExpectedError(
             f"the metrics page is not in Prometheus' text format: {error};"

@@ -11,14 +11,12 @@ import psutil
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.core.experiment import Observer
-from offpath.profiling.core.gpu import GpuSampler, GpuSamples
+from offpath.profiling.core.gpu import GpuReading, GpuSampler
 from offpath.profiling.load.plan import Generator, LoadPlan, LoadSample
 from offpath.profiling.load.running_server import (
     BESIDE,
     RunningServer,
     list_own_groups,
-)
-from offpath.profiling.load.sampling import (
     sample_cpu_s,
     sample_pss_bytes,
     sample_rss_bytes,
@@ -65,9 +63,9 @@ class WindowWatcher:
         groups["other"] = round(max(0.0, busy_s - sum(groups.values())), 3)
         return groups
 
-    def summarise_gpu(self, samples: GpuSamples) -> dict[str, float]:
+    def summarise_gpu(self, readings: Sequence[GpuReading]) -> dict[str, float]:
         # The sampler's clock starts with the load, a moment after ours.
-        inside = [r for r in samples.readings if r.at_s >= self._opened_s]
+        inside = [r for r in readings if r.at_s >= self._opened_s]
         shares = {
             "utilisation": [r.utilisation for r in inside],
             "jpeg_utilisation": [r.jpeg_utilisation for r in inside],
@@ -97,7 +95,7 @@ def measure_load(
     groups: dict[str, Mapping[str, float]] = {
         "rss_bytes": sample_rss_bytes(list_own_groups(watcher.running)),
         "pss_bytes": sample_pss_bytes(list_own_groups(watcher.running)),
-        "gpu": watcher.summarise_gpu(gpu.samples),
+        "gpu": watcher.summarise_gpu(gpu.readings),
     }
     return {
         **name_figures(sample, cpu_s),

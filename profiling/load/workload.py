@@ -22,9 +22,12 @@ import numpy as np
 from PIL import Image
 
 from offpath.archive.photographs import encode_jpeg, find_sources, make_photograph
+from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import WrongOption
 from offpath.handler.image import SUFFIXES
 from offpath.profiling.core.workplace import cache_folder
+from offpath.profiling.load.call import NPY, Call
+from offpath.serving.client import make_npy
 
 MANIFEST = "manifest.json"
 # Raise this when the generator changes, so that older caches are left alone.
@@ -216,3 +219,36 @@ def render_pictures(spec: WorkloadSpec, seed: int) -> list[Image.Image]:
 
 def mean_size(files: Sequence[bytes]) -> float:
     return sum(map(len, files)) / len(files)
+
+
+class Bodies:
+    """Writes each form of each workload once, as files; thin clients resize as `config` says."""
+
+    def __init__(self, folder: Path, config: HandlerConfig) -> None:
+        self._folder, self._config = folder, config
+        self._made: dict[tuple[str, str, Callable[[bytes], bytes] | None], tuple[Path, ...]] = {}
+
+    def make(self, photograph: bytes, call: Call) -> bytes:
+        content = photograph
+        if call.content == NPY:
+            content = make_npy(photograph, self._config.input_geometry)
+        return call.wrap(content) if call.wrap else content
+
+    def paths(self, workload: Workload, call: Call) -> tuple[Path, ...]:
+        """Returns the bodies as files, in order; for a plain call these are the photographs."""
+        if call.content != NPY and call.wrap is None:
+            return workload.paths
+        key = (workload.name, call.content, call.wrap)
+        if key not in self._made:
+            self._made[key] = self._write(workload, call)
+        return self._made[key]
+
+    def _write(self, workload: Workload, call: Call) -> tuple[Path, ...]:
+        folder = self._folder / f"bodies-{len(self._made)}"
+        folder.mkdir(parents=True)
+        paths = []
+        for index, photograph in enumerate(workload.read()):
+            path = folder / f"{index:05}"
+            path.write_bytes(self.make(photograph, call))
+            paths.append(path)
+        return tuple(paths)

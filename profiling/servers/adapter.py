@@ -32,8 +32,7 @@ from offpath.serving.process.ports import resolve_ports
 
 if TYPE_CHECKING:
     from offpath.profiling.load.model_under_test import ModelUnderTest
-    from offpath.profiling.load.running_server import RunningServer
-    from offpath.profiling.load.sampling import Groups
+    from offpath.profiling.load.running_server import Groups, RunningServer
     from offpath.profiling.servers.classifiers import Classify
 
 # As in archive/presets/cpu.yaml; every server under test has the same.

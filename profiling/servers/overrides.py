@@ -12,7 +12,7 @@ SERVER:
 - model.batch_size, model.max_batch_delay_ms, model.workers: settings of the archive;
 - handler.SETTING: a setting of our handler, with a value as in YAML;
 - env.NAME: a variable of the server and its workers;
-- front.SETTING: a setting of the front door, see `front.FRONT_KEYS`.
+- front.SETTING: a setting of the front door, see FRONT_KEYS.
 
 A value ends at the next `;`. Spaces around names and values do not count.
 """
@@ -27,8 +27,7 @@ from typing import Any
 from offpath.archive.bounded_yaml import load_yaml
 from offpath.archive.model_config import make_model_config
 from offpath.handler.errors import WrongOption
-from offpath.profiling.servers.front import FRONT_KEYS, FrontDoorAdapter
-from offpath.profiling.servers.torchserve import TorchServeAdapter
+from offpath.profiling.servers.torchserve import FRONT_KEYS, FrontDoorAdapter, TorchServeAdapter
 from offpath.serving.torchserve.server_settings import find_config, read_properties
 
 FORM = "NAME=SERVER:KEY=VALUE;KEY=VALUE"

@@ -11,13 +11,13 @@ from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.bentoml import BentoML
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.exported import OffpathExportTriton, OffpathRay
-from offpath.profiling.servers.front import make_offpath, make_offpath_granian
 from offpath.profiling.servers.litserve import LitServe
 from offpath.profiling.servers.mms import Mms
 from offpath.profiling.servers.mosec import Mosec, MosecOffpathDecode
 from offpath.profiling.servers.overrides import apply_override, parse_override
 from offpath.profiling.servers.ray_serve import RayServe
 from offpath.profiling.servers.tf_serving import TfServing
+from offpath.profiling.servers.torchserve import make_offpath, make_offpath_granian
 from offpath.profiling.servers.triton import Triton, TritonOffpathDecode, TritonThin
 
 # Name -> maker(model, cores).
@@ -28,7 +28,6 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {
     "offpath-granian-direct": torchserve.make_offpath_granian_direct,
     "offpath-thin": torchserve.make_offpath_thin,
     "offpath-s3": torchserve.make_offpath_s3,
-    "offpath-unforked": torchserve.make_offpath_unforked,
     "torchserve-naive": torchserve.make_naive,
     "torchserve-naive-s3": torchserve.make_naive_s3,
     "torchserve-stock": torchserve.make_stock,
@@ -71,21 +70,16 @@ def make_servers(
     made = [SERVERS[name](model, cores) for name in names]
     for server in made:
         server.batch_size = batch_size
-    made += [make_override_variant(text, model, cores, batch_size) for text in variants]
+    for text in variants:
+        override = parse_override(text)
+        check_names([override.server])
+        server = SERVERS[override.server](model, cores)
+        server.batch_size = batch_size
+        made.append(apply_override(server, override))
     if len({server.name for server in made}) != len(made) or not made:
         given = ",".join(server.name for server in made)
         raise WrongOption(f"servers {given!r}: expected distinct names, at least one")
     return made
-
-
-def make_override_variant(
-    text: str, model: ModelUnderTest, cores: int, batch_size: int = BATCH_SIZE
-) -> Adapter:
-    override = parse_override(text)
-    check_names([override.server])
-    server = SERVERS[override.server](model, cores)
-    server.batch_size = batch_size
-    return apply_override(server, override)
 
 
 def check_names(names: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""TorchServe and Granian under test.
+"""TorchServe and Granian under test, with or without the front door.
 
 TorchServe runs our archive, the stock handler and a typical first one; Granian runs our archive.
 """
@@ -17,8 +17,7 @@ from typing import Any
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.call import NPY, Call
 from offpath.profiling.load.model_under_test import ModelUnderTest
-from offpath.profiling.load.running_server import BESIDE
-from offpath.profiling.load.sampling import Groups
+from offpath.profiling.load.running_server import BESIDE, Groups
 from offpath.profiling.servers import archives
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.put_store import (
@@ -27,12 +26,16 @@ from offpath.profiling.servers.put_store import (
     Beside,
     run_put_store,
 )
+from offpath.serving.front.door import Door
+from offpath.serving.front.door_settings import DoorSettings
+from offpath.serving.front.nginx import find_nginx
+from offpath.serving.front.one_host import OneHostSession
 from offpath.serving.granian.server import GranianServer
 from offpath.serving.process.processes import find_fork_helpers
 from offpath.serving.torchserve.launch import find_java
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.session import make_server, warm_up
+from offpath.serving.torchserve.session import View, make_server, warm_up
 
 # The store's one archive.
 ARCHIVE = f"{archives.NAME}.mar"
@@ -40,6 +43,12 @@ ARCHIVE = f"{archives.NAME}.mar"
 FORK_HELPERS = "fork helpers"
 # Variables that tell the naive handler where to put its predictions.
 NAIVE_VARIABLES = ("OFFPATH_NAIVE_BUCKET", "OFFPATH_NAIVE_ENDPOINT")
+# Free ports; all clients of a benchmark share one address.
+DOOR = DoorSettings(port=0, metrics_port=0, client_connections=10_000)
+# What a variant may change of DoorSettings: `--variant NAME=offpath:front.KEY=VALUE`.
+FRONT_KEYS = ("buffer_bytes", "queue")
+# Group of the door's processes, which counts with the front end and is also shown alone.
+NGINX = "nginx"
 
 
 class RunningTorchServe:
@@ -90,7 +99,6 @@ class TorchServeAdapter(Adapter):
         archive_settings: what the .mar asks for; empty: TorchServe's defaults, batch size 1.
         server: `torchserve` or `granian`, as for `offpath serve --server`.
         stock: run without our config.properties and log settings.
-        fork_workers: fork workers from one process that has imported torch; not with `stock`.
         overrides: keys of config.properties.
         batch_size: see `Adapter`; wins over `archive_settings`.
         beside: starts what runs beside the server.
@@ -103,7 +111,6 @@ class TorchServeAdapter(Adapter):
     archive_settings: Mapping[str, Any] = field(default_factory=dict)
     server: str = "torchserve"
     stock: bool = False
-    fork_workers: bool = True
     overrides: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     call: Call = field(default_factory=Call)
@@ -119,7 +126,7 @@ class TorchServeAdapter(Adapter):
             "archive": self.config,
             **({} if self.server == "torchserve" else {"server": self.server}),
             "stock": self.stock,
-            "fork_workers": self.fork_workers and not self.stock,
+            "fork_workers": not self.stock,
             "overrides": dict(self.overrides),
             "env": dict(self.env),
             **self.beside_settings,
@@ -164,7 +171,6 @@ class TorchServeAdapter(Adapter):
             models=(f"{archives.NAME}={ARCHIVE}",),
             server=self.server,
             stock=self.stock,
-            fork_workers=self.fork_workers,
             inference_port=0,
             management_port=0,
             metrics_port=0,
@@ -182,11 +188,6 @@ def make_offpath_direct(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
         lambda folder, asked: archives.build_offpath(model, asked, folder),
         config,
     )
-
-
-def make_offpath_unforked(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
-    """The same server, except that TorchServe starts each worker as a fresh process."""
-    return replace(make_offpath_direct(model, cores), name="offpath-unforked", fork_workers=False)
 
 
 def make_offpath_granian_direct(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
@@ -275,4 +276,68 @@ def make_stock_fixed(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
         stock=True,
         overrides={"vmargs": "-Xms2g -Xmx2g -XX:+UseParallelGC"},
         env={"OMP_NUM_THREADS": "1"},
+    )
+
+
+class RunningBehindDoor(RunningTorchServe):
+    """A ready TorchServe or Granian behind a door."""
+
+    def __init__(self, server: TorchServe, door: Door, began_s: float | None) -> None:
+        super().__init__(server, began_s=began_s)
+        self._door = door
+        self.predict_url = f"{door.url}/predictions/{archives.NAME}"
+
+    def groups(self) -> Groups:
+        nginx = self._door.nginx
+        return {**super().groups(), NGINX: [nginx.pid, *nginx.worker_pids()]}
+
+    def is_running(self) -> bool:
+        return super().is_running() and self._door.nginx.is_running()
+
+
+@dataclass
+class FrontDoorAdapter(TorchServeAdapter):
+    """Our archive behind the front door; `front` has keys of FRONT_KEYS that differ from `DOOR`."""
+
+    front: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        door = {f"front.{name}": value for name, value in self.front.items()}
+        nginx = f"nginx {find_nginx().version_text}"
+        return super().settings | {"front": nginx, **door}
+
+    def why_not(self) -> str | None:
+        try:
+            find_nginx()
+        except ExpectedError as error:
+            return str(error)
+        return super().why_not()
+
+    @contextmanager
+    def running(self) -> Iterator[RunningBehindDoor]:
+        began_s = time.perf_counter()
+        settings = self._make_settings(Beside())
+        door = replace(DOOR, **self.front)
+        session = OneHostSession(lambda _: settings, door, View())
+        try:
+            session.start()
+            yield RunningBehindDoor(session.rotation.current, session.door, began_s)
+        finally:
+            session.stop()
+
+
+def make_offpath(model: ModelUnderTest, cores: int) -> FrontDoorAdapter:
+    """The archive of `offpath-direct`, with nginx before TorchServe."""
+    direct = make_offpath_direct(model, cores)
+    return FrontDoorAdapter("offpath", direct.build, direct.archive_settings)
+
+
+def make_offpath_granian(model: ModelUnderTest, cores: int) -> FrontDoorAdapter:
+    """The same archive with nginx before Granian."""
+    return replace(
+        make_offpath(model, cores),
+        name="offpath-granian",
+        server="granian",
+        needs=why_no_granian,
     )

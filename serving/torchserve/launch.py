@@ -91,7 +91,7 @@ def make_environment(settings: ServerSettings, tmp_dir: Path, log_dir: Path) -> 
 
 def _find_python(settings: ServerSettings, tmp_dir: Path) -> Path:
     """Returns the Python for TorchServe's workers: a launcher script if workers are forked."""
-    if settings.stock or not settings.fork_workers or sys.platform != "linux":
+    if settings.stock or sys.platform != "linux":
         return Path(sys.executable)
     launcher = tmp_dir / "python"
     script = Path(__file__).parents[1] / "fork" / "fork_launcher.py"

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.generators import find_generator
 from offpath.profiling.load.limits import LimitMeter
-from offpath.profiling.load.plan import Load, LoadPlan, LoadSample, find_generator
+from offpath.profiling.load.plan import Load, LoadPlan, LoadSample
 from offpath.profiling.load.workload import load_workload
 from tests.support.known_server import Behaviour, Counts, run_known_server
 from tests.support.silent_watcher import SilentWatcher
@@ -25,7 +26,6 @@ MOST_ERROR = 0.02
 DELAYS_S = tuple(0.2 + 0.01 * (7 * step % 16) for step in range(16))
 # Shares no divisor with the number of delays, so failed requests have the same delays as others.
 FAIL_EVERY = 11
-# The last failure is request 638, the next 649: eight requests in flight at the end hide none.
 REQUESTS = 640
 CLIENTS = 8
 # The open loop leaves the cores nearly idle and has spare connections.
@@ -44,17 +44,13 @@ def send(generator: str, plan: LoadPlan) -> LoadSample:
     return found.run(plan, SilentWatcher())
 
 
-def make_plan(generator: str, loop: str, url: str, path: Path) -> LoadPlan:
-    """Plans REQUESTS requests, or a time for wrk, which has no count of requests."""
+def make_plan(loop: str, url: str, path: Path) -> LoadPlan:
+    """Plans a time for about REQUESTS requests."""
     if loop == "open":
-        load = Load(seconds=None, warm_up_s=0, requests=REQUESTS, rate=OPEN_RATE)
+        load = Load(seconds=REQUESTS / OPEN_RATE, warm_up_s=0, rate=OPEN_RATE)
         return load.plan(url, (path,), OPEN_CLIENTS)
-    if generator != "wrk":
-        load = Load(seconds=None, warm_up_s=0, requests=REQUESTS)
-    else:
-        seconds = round(REQUESTS * sum(DELAYS_S) / len(DELAYS_S) / CLIENTS)
-        load = Load(seconds=seconds, warm_up_s=0)
-    return load.plan(url, (path,), CLIENTS)
+    seconds = round(REQUESTS * sum(DELAYS_S) / len(DELAYS_S) / CLIENTS)
+    return Load(seconds=seconds, warm_up_s=0).plan(url, (path,), CLIENTS)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +59,7 @@ def make_plan(generator: str, loop: str, url: str, path: Path) -> LoadPlan:
 def test_percentiles_and_failures_are_those_of_the_server(generator: str, loop: str) -> None:
     path = load_workload("photos-55k").paths[0]
     with run_known_server(Behaviour(DELAYS_S, FAIL_EVERY)) as server:
-        sample = send(generator, make_plan(generator, loop, server.url, path))
+        sample = send(generator, make_plan(loop, server.url, path))
         counts = server.counts()
     pairs = [
         (np.percentile(sample.latencies_ms, p), np.percentile(counts.held_ms, p)) for p in PERCENTS
@@ -79,7 +75,7 @@ def test_percentiles_and_failures_are_those_of_the_server(generator: str, loop: 
 
 
 def expected_failures(counts: Counts, sample: LoadSample) -> tuple[int, int]:
-    """Returns the least and greatest number: wrk does not count requests in flight at the end."""
+    """Returns the least and greatest number: requests in flight at the end are not counted."""
     on_its_way = counts.requests - sum(sample.statuses.values())
     assert 0 <= on_its_way <= CLIENTS
     return (counts.requests - on_its_way) // FAIL_EVERY, counts.requests // FAIL_EVERY

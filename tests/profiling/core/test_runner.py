@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.core.experiment import Turn, Variant
+from offpath.profiling.core.experiment import Runner, Schedule, Turn, Variant
 from offpath.profiling.core.run import Cell, Figures
-from offpath.profiling.core.runner import Runner, Schedule
 from tests.profiling.quick_server import Listener
 from tests.profiling.runs import make_run
 

@@ -15,11 +15,10 @@ from offpath.profiling.core.run import Cell, Run, load_run
 from offpath.profiling.core.statistics import Summary
 from offpath.profiling.experiments.compare import Choices, run_compare
 from offpath.profiling.experiments.compare_report import document_of
-from offpath.profiling.load.bodies import Bodies
 from offpath.profiling.load.call import NPY, Call
 from offpath.profiling.load.model_under_test import Answer
 from offpath.profiling.load.plan import Load
-from offpath.profiling.load.workload import load_folder
+from offpath.profiling.load.workload import Bodies, load_folder
 from offpath.profiling.report.charts import BarChart, LineChart
 from offpath.serving.client import make_npy
 from tests.profiling.experiments.quick import (
@@ -262,7 +261,7 @@ def test_our_server_is_measured_beside_the_limits(tmp_path):
     choices = make_choices(
         [folder],
         servers=("offpath",),
-        load=Load(seconds=None, requests=16, warm_up_s=0),
+        load=Load(seconds=1, min_replies=16, warm_up_s=0),
         rounds=1,
     )
     run = run_compare(choices, Listener(), lambda run: run.save(saved))

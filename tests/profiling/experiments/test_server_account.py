@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from prometheus_client.samples import Sample
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.experiments.server_account import (
@@ -17,7 +18,7 @@ from offpath.profiling.experiments.server_account import (
     make_account,
     read_counters,
 )
-from offpath.profiling.load.prometheus import Series, Snapshot
+from offpath.profiling.load.prometheus import Snapshot
 
 REQUESTS = ("ts_inference_requests_total", "model_name=m")
 JAVA = ("ts_inference_latency_microseconds_total", "model_name=m")
@@ -54,7 +55,7 @@ def snapshot(counters: dict, scale: float = 1.0) -> Snapshot:
     rows = []
     for (name, labels), value in counters.items():
         pairs = dict(pair.split("=") for pair in labels.split(","))
-        rows.append(Series(name, pairs, value * scale))
+        rows.append(Sample(name, pairs, value * scale))
     return Snapshot(0.0, tuple(rows))
 
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from offpath.profiling.core.gpu import Ticker
-from offpath.profiling.load.sampling import (
+from offpath.profiling.load.running_server import (
     sample_cpu_s,
     sample_pss_bytes,
     sample_rss_bytes,

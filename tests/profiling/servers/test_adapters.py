@@ -14,8 +14,8 @@ import pytest
 from offpath.archive.photographs import find_sources
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.answers import check_answers, make_checks
-from offpath.profiling.load.bodies import Bodies
 from offpath.profiling.load.model_under_test import load_model
+from offpath.profiling.load.workload import Bodies
 from offpath.profiling.servers import confined, ray_serve, server_process
 from offpath.profiling.servers.adapter import VARIABLE, ServiceSettings, Start
 from offpath.profiling.servers.registry import ENVIRONMENTS, make_servers

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.servers.front import make_offpath
+from offpath.profiling.servers.torchserve import make_offpath
 from tests.support.eventually import eventually
 from tests.support.front import is_alive
 from tests.support.pictures import jpeg

@@ -10,7 +10,7 @@ from offpath.archive.photographs import find_sources
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.overrides import parse_override
-from offpath.profiling.servers.registry import make_override_variant, make_servers
+from offpath.profiling.servers.registry import make_servers
 from offpath.serving.torchserve.server_settings import find_config, read_properties
 
 
@@ -21,7 +21,7 @@ def model():
 
 @pytest.fixture
 def make(model):
-    return lambda text: make_override_variant(text, model, cores=2)
+    return lambda text: make_servers([], model, 2, [text])[0]
 
 
 def test_name_server_and_settings_are_told_apart():

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.server
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe]:
     mar = write_mar(tmp_path_factory.mktemp("forked") / "store")
-    with TorchServe(make_settings(mar, fork_workers=True)) as running:
+    with TorchServe(make_settings(mar)) as running:
         yield running
 
 

@@ -1,39 +1,49 @@
-"""Runs wrk (`apt install wrk`), which needs a tenth of Locust's CPU per request.
+"""The programs that send load: Locust, which is always there, and wrk, which needs less CPU.
 
-The raw latencies are wrk's own histogram, 1 us wide. wrk has no warm-up of its own, so it runs
-twice. Its window therefore begins with idle clients, unlike Locust's, and requests in flight at its
-end are not counted. These few batches matter where a window has few replies.
+Locust's FastHttpUser runs in a process of its own (`locust_child.py`): the plan goes to its stdin
+as JSON, events come from its stdout, and its CPU is measured apart.
+
+wrk (`apt install wrk`): the raw latencies are its own histogram, 1 us wide. wrk has no warm-up of
+its own, so it runs twice. Its window therefore begins with idle clients, unlike Locust's, and
+requests in flight at its end are not counted. These few batches matter where a window has few
+replies.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import importlib.util
 import json
 import random
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.profiling.core.workplace import child_environment
 from offpath.profiling.load.plan import (
     NO_REPLY,
+    Generator,
     Load,
     LoadPlan,
     LoadSample,
     Watcher,
 )
 
+CHILD = "offpath.profiling.load.locust_child"
+CHARACTERS_SHOWN = 2000
 # wrk reports only that a status was 400 or above, and times these replies with the others.
 BAD_STATUS = "4xx/5xx"
 SAMPLE_S = 0.1
-CHARACTERS_SHOWN = 1000
 SCRIPT = """
 local requests, turn = {}, 0
 init = function(args)
@@ -63,6 +73,54 @@ end
 """
 
 
+class LocustGenerator:
+    """Locust, which runs through the warm-up into the window without a pause."""
+
+    name = "locust"
+
+    def check(self, load: Load) -> None:
+        if importlib.util.find_spec("locust") is None:
+            raise MissingPackage("locust", "bench")
+
+    def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
+        self.check(plan)
+        child = subprocess.Popen(
+            [sys.executable, "-m", CHILD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # The package may be only on sys.path.
+            env=child_environment() | {"PYTHONPATH": ":".join(filter(None, sys.path))},
+        )
+        try:
+            return follow(child, plan, watcher)
+        finally:
+            child.kill()
+            child.wait()
+
+
+def follow(child: subprocess.Popen[str], plan: LoadPlan, watcher: Watcher) -> LoadSample:
+    if child.stdin is None or child.stdout is None or child.stderr is None:
+        raise RuntimeError("the load generator was started without pipes")
+    content = dataclasses.asdict(plan) | {"paths": [str(path) for path in plan.paths]}
+    child.stdin.write(json.dumps(content))
+    child.stdin.close()
+    for line in child.stdout:
+        event: dict[str, Any] = json.loads(line)
+        kind = event.pop("event")
+        if kind == "window":
+            watcher.on_window()
+        elif kind == "progress":
+            watcher.on_progress(event["replies"], event["elapsed_s"])
+        else:
+            return LoadSample(**event)
+    raise ExpectedError(
+        "the load generator ended without a result:"
+        f" {child.stderr.read()[-CHARACTERS_SHOWN:].strip()}"
+    )
+
+
 class WrkGenerator:
     """wrk with one thread."""
 
@@ -71,8 +129,6 @@ class WrkGenerator:
     def check(self, load: Load) -> None:
         if shutil.which("wrk") is None:
             raise WrongOption("wrk is not on the PATH: install it, or use --generator locust")
-        if load.seconds is None:
-            raise WrongOption("wrk stops only by time: give --seconds, or use --generator locust")
         if load.rate is not None:
             raise WrongOption(
                 "wrk has only the closed loop: leave out --rate, or use --generator locust"
@@ -80,8 +136,6 @@ class WrkGenerator:
 
     def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
         self.check(plan)
-        if plan.seconds is None:
-            raise RuntimeError("check() lets no such plan pass")
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             write_script(plan, folder)
@@ -184,3 +238,12 @@ def read_sample(path: Path, cpu_s: float) -> LoadSample:
     if summary["lost"]:
         statuses[NO_REPLY] = summary["lost"]
     return LoadSample(summary["duration_us"] / 1e6, statuses, latencies, cpu_s)
+
+
+GENERATORS: Mapping[str, Callable[[], Generator]] = {"locust": LocustGenerator, "wrk": WrkGenerator}
+
+
+def find_generator(name: str) -> Generator:
+    if name not in GENERATORS:
+        raise WrongOption(f"no load generator {name!r}: expected one of {', '.join(GENERATORS)}")
+    return GENERATORS[name]()

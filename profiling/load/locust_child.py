@@ -1,4 +1,4 @@
-"""Locust's FastHttpUser in a process of its own; `locust_adapter.py` is the other end.
+"""Locust's FastHttpUser in a process of its own; `generators.py` is the other end.
 
 It reads a plan (JSON) from stdin and writes events (JSON lines) to stdout. It needs its own process
 because gevent patches the standard library, and because its CPU is measured apart. Measured: 0.6 ms
@@ -55,12 +55,10 @@ class Arrivals:
         self._pauses_s = make_pauses_s(rate, seed)
         self._opens_s = float("inf")
         self._closes_s = float("inf")
-        self._limit: int | None = None
 
-    def open(self, seconds: float | None, limit: int | None) -> None:
+    def open(self, seconds: float) -> None:
         self._opens_s = time.perf_counter()
-        self._closes_s = self._opens_s + (float("inf") if seconds is None else seconds)
-        self._limit = limit
+        self._closes_s = self._opens_s + seconds
 
     def run(self) -> None:
         due_s = time.perf_counter()
@@ -73,8 +71,6 @@ class Arrivals:
             is_counted = due_s >= self._opens_s
             self.queue.put(Arrival(due_s, is_counted))
             self.counted += is_counted
-            if self.counted == self._limit:
-                break
         self.is_over = True
 
 
@@ -88,12 +84,11 @@ def make_pauses_s(rate: float, seed: int) -> Iterator[float]:
 class Recorder:
     """Counts replies: in closed loop those inside the window, in open loop those due in it."""
 
-    def __init__(self, limit: int | None) -> None:
+    def __init__(self) -> None:
         self.is_open = False
         self.statuses: Counter[str] = Counter()
         self.latencies_ms: list[float] = []
         self.last_reply_s = 0.0
-        self._limit = limit
 
     def on_request(
         self,
@@ -115,8 +110,6 @@ class Recorder:
         self.statuses[str(status) if status else "none"] += 1
         if status == 200 and exception is None:
             self.latencies_ms.append(round(response_time, 3))
-        if self._limit is not None and self.statuses.total() >= self._limit:
-            self.is_open = False
 
 
 def make_user(plan: dict[str, Any], arrivals: Arrivals | None) -> type[FastHttpUser]:
@@ -173,9 +166,9 @@ def watch_closed_loop(recorder: Recorder, plan: dict[str, Any]) -> float:
     seconds = plan["seconds"]
     progress = Progress(recorder, start_s)
     recorder.is_open = True
-    while recorder.is_open:
+    while True:
         elapsed_s = progress.tell()
-        left_s = POLL_S if seconds is None else seconds - elapsed_s
+        left_s = seconds - elapsed_s
         if left_s <= 0:
             enough = recorder.statuses.total() >= plan["min_replies"]
             if enough or elapsed_s >= plan["longest_s"]:
@@ -190,7 +183,7 @@ def watch_open_loop(recorder: Recorder, arrivals: Arrivals, plan: dict[str, Any]
     """Waits until every request due in the window is answered; returns the time it took."""
     start_s = time.perf_counter()
     progress = Progress(recorder, start_s)
-    arrivals.open(plan["seconds"], plan["requests"])
+    arrivals.open(plan["seconds"])
     over_s = None
     while not arrivals.is_over or recorder.statuses.total() < arrivals.counted:
         progress.tell()
@@ -204,14 +197,13 @@ def watch_open_loop(recorder: Recorder, arrivals: Arrivals, plan: dict[str, Any]
     if missing:
         recorder.statuses["none"] += missing
         recorder.last_reply_s = time.perf_counter()
-    return max(plan["seconds"] or 0.0, recorder.last_reply_s - start_s)
+    return max(float(plan["seconds"]), recorder.last_reply_s - start_s)
 
 
 def main() -> None:
     plan = json.load(sys.stdin)
     arrivals = None if plan["rate"] is None else Arrivals(plan["rate"], plan["seed"])
-    # In open loop the number of arrivals is limited, and all of them are awaited.
-    recorder = Recorder(None if arrivals else plan["requests"])
+    recorder = Recorder()
     environment = Environment(user_classes=[make_user(plan, arrivals)])
     environment.events.request.add_listener(recorder.on_request)
     runner = environment.create_local_runner()

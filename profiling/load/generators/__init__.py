@@ -1,1 +1,0 @@
-"""Load generators: Locust, which is always there, and wrk, which needs less CPU."""
