@@ -66,7 +66,8 @@ def profiled(tmp_path_factory):
     """Profiles our handler in its own server."""
     folder = tmp_path_factory.mktemp("profile")
     out = profile(
-        *("--duration", "2", "--clients", "16"),
+        # Workers report their counters once per second.
+        *("--duration", "5", "--clients", "16"),
         *("--json", str(folder / "result.json"), "--html", str(folder / "page.html")),
     )
     assert (folder / "page.html").stat().st_size > 1000
