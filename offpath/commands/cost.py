@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from offpath.commands.serve_options import FILE
+from offpath.commands.shared_options import json_option
 from offpath.handler.errors import WrongOption
 
 if TYPE_CHECKING:
@@ -56,7 +58,8 @@ if TYPE_CHECKING:
     type=click.Choice(["published"]),
     help="Compute the published $803 against $384 from its inputs.",
 )
-def command(**options: Any) -> None:
+@json_option("Print JSON.")
+def command(as_json: bool, **options: Any) -> None:
     """Compute instances, $/month and $/million predictions of each server.
 
     The prediction log is priced twice: with one S3 put per record, and in batched objects.
@@ -77,9 +80,15 @@ def command(**options: Any) -> None:
     prices = load_prices(options["prices_path"] or PRICES_FILE)
     if options["example"]:
         document = cost_report.published_document(prices)
+        content = cost_report.published_json(prices)
     else:
-        document = cost_report.document_of(*cost_month(options, prices))
-    print_document(document, Console())
+        month, doubts = cost_month(options, prices)
+        document = cost_report.document_of(month, doubts)
+        content = cost_report.as_json(month, doubts)
+    if as_json:
+        click.echo(json.dumps(content, indent=1))
+    else:
+        print_document(document, Console())
 
 
 def cost_month(options: dict[str, Any], prices: Prices) -> tuple[Month, list[str]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from offpath.handler.errors import WrongOption
 from offpath.profiling.experiments.cost import Demand, Prices, ServerCost, cost_server
@@ -138,6 +139,24 @@ def show_month(month: Month) -> list[Section]:
     ]
 
 
+def as_json(month: Month, warnings: Sequence[str] = ()) -> dict[str, Any]:
+    return {
+        "demand": asdict(month.demand) | {"predictions": month.demand.predictions},
+        "servers": [
+            asdict(cost)
+            | {
+                "total_each_usd": cost.total_usd(cost.log_each),
+                "total_batched_usd": cost.total_usd(cost.log_batched),
+                "per_million_each_usd": cost.per_million_usd(cost.log_each),
+                "per_million_batched_usd": cost.per_million_usd(cost.log_batched),
+            }
+            for cost in month.costs
+        ],
+        "conclusions": month.conclude(),
+        "warnings": list(warnings),
+    }
+
+
 # The published bill ($803 per month on TorchServe, $384 on Triton), computed from its inputs. We
 # could read the opening of the publication, which has the rates, the instances and the totals, but
 # no breakdown. Each input is marked as published, a list price, assumed or fitted.
@@ -207,3 +226,13 @@ def published_document(prices: Prices) -> Document:
         format_table(["", "computed", "published"], computed, title="$ per month"),
     )
     return Document(TITLE, [Section(f"The published bill ({SOURCE})", bill), *show_month(month)])
+
+
+def published_json(prices: Prices) -> dict[str, Any]:
+    month = cost_published(prices)
+    return as_json(month) | {
+        "source": SOURCE,
+        "inputs": [list(one) for one in list_inputs(month)],
+        "computed_usd": total_published(month),
+        "published_usd": {name: usd for name, (_, _, usd) in PUBLISHED.items()},
+    }

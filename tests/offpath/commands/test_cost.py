@@ -1,6 +1,8 @@
-"""`offpath cost`: options, wrong input."""
+"""`offpath cost`: options, wrong input, JSON."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 from click.testing import CliRunner
@@ -18,11 +20,12 @@ def run(*args: str) -> str:
     return CliRunner().invoke(command, args, catch_exceptions=False).output
 
 
-def test_each_server_has_its_instances_and_dollars():
-    text = run(*RATE, "--rate-per-instance", "theirs=5", *PEAK, *PRICE)
-    rows = [line.split() for line in text.splitlines()]
-    assert ["ours", "100.0", "1", "1", "10", "365.00"] in rows
-    assert ["theirs", "5.0", "3", "3", "67", "1,095.00"] in rows
+def test_json_has_instances_and_dollars_per_server():
+    content = json.loads(run(*RATE, "--rate-per-instance", "theirs=5", *PEAK, *PRICE, "--json"))
+    ours, theirs = content["servers"]
+    assert (ours["needed"], theirs["needed"]) == (1, 3)
+    assert (ours["compute_usd"], theirs["compute_usd"]) == (365, 1095)
+    assert ours["total_batched_usd"] < ours["total_each_usd"]
 
 
 def test_the_published_example_prints_both_totals_and_its_assumptions():
