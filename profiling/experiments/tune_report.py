@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from offpath.archive.model_config import format_model_config, make_model_config
 from offpath.profiling.core.doubts import find_doubts
@@ -336,15 +336,7 @@ def write_preset(path: Path, result: Result) -> None:
     run, winner = result.run, result.verdict.winner
     if winner is None:
         raise ValueError("no setting won")
-    preset: dict[str, Any] = {
-        **run.details["preset"],
-        "minWorkers": winner.workers,
-        "maxWorkers": winner.workers,
-        "batchSize": winner.batch_size,
-        "maxBatchDelay": winner.max_batch_delay_ms,
-    }
-    if winner.threads:
-        preset["handler"] = {**(preset.get("handler") or {}), "threads": winner.threads}
+    preset = winner.put_into(run.details["preset"])
     # Checked as `offpath archive` does.
     make_model_config(preset, {}, {})
     origin = [

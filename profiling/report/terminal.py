@@ -14,11 +14,11 @@ class WholeTable(TableElement):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for table in super().__rich_console__(console, options):
-            assert isinstance(table, Table)
-            table.padding, table.show_edge = (0, 0, 0, 1), False
-            for column in table.columns:
-                column.overflow = "fold"
-                column.no_wrap = getattr(column.header, "justify", None) == "right"
+            if isinstance(table, Table):
+                table.padding, table.show_edge = (0, 0, 0, 1), False
+                for column in table.columns:
+                    column.overflow = "fold"
+                    column.no_wrap = getattr(column.header, "justify", None) == "right"
             yield table
 
 

@@ -54,6 +54,19 @@ class Setting:
             f" {self.workers} workers{threads}"
         )
 
+    def put_into(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a copy of a model config with this setting, the inverse of `read_setting`."""
+        changed = {
+            **config,
+            "minWorkers": self.workers,
+            "maxWorkers": self.workers,
+            "batchSize": self.batch_size,
+            "maxBatchDelay": self.max_batch_delay_ms,
+        }
+        if self.threads:
+            changed["handler"] = {**(config.get("handler") or {}), "threads": self.threads}
+        return changed
+
 
 def read_setting(config: Mapping[str, Any], cores: int, has_our_handler: bool = True) -> Setting:
     """Returns the setting of a model config, with automatic threads as their number."""
@@ -148,15 +161,7 @@ class RegisteringServer:
         return RunningTorchServe(self._server), ready_s
 
     def _write_copy(self, setting: Setting) -> None:
-        config = {
-            **(self._archive.model_config or {}),
-            "batchSize": setting.batch_size,
-            "maxBatchDelay": setting.max_batch_delay_ms,
-            "minWorkers": setting.workers,
-            "maxWorkers": setting.workers,
-        }
-        if setting.threads:
-            config["handler"] = {**(config.get("handler") or {}), "threads": setting.threads}
+        config = setting.put_into(self._archive.model_config or {})
         manifest = dict(self._archive.manifest)
         manifest["model"] = {**manifest["model"], "configFile": CONFIG}
         changed = {MANIFEST: json.dumps(manifest), CONFIG: format_model_config(config)}
