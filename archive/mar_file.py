@@ -20,7 +20,7 @@ MANIFEST = "MAR-INF/MANIFEST.json"
 OUR_HANDLER = "offpath/handler/classifier.py"
 # The manifest's number of what a server calls on offpath's handler. It grows when a server of this
 # version could not serve an archive of the one before.
-HANDLER_API = 1
+HANDLER_API = 2
 HANDLER_API_KEY = "handler_api"
 LABELS = "index_to_name.json"
 NO_LABELS = "no labels, so answers name classes by number"

@@ -6,19 +6,29 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from offpath import serving
+import offpath
 from offpath.archive.mar_file import check_runs_alone, read_mar, unpack_mar
 from offpath.archive.model_config import is_device_ids
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError, WrongOption
+from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
 from offpath.serving.process.gpus import list_gpus
+from offpath.serving.service.model_service import ServiceSettings, largest_body_bytes
 
-# Modules that the exports share with Granian's workers.
-SHELL = Path(serving.__file__).parent / "shell"
+# The modules of ours that an export needs beside its archive, which has the handler.
+PACKAGE = Path(offpath.__file__).parent
+SERVICE = (
+    "__init__.py",
+    "handler/__init__.py",
+    "handler/error_kinds.py",
+    "handler/wire_names.py",
+    "serving/__init__.py",
+    "serving/service/*.py",
+)
 # A file in every export that names its archive; --force replaces only folders that hold it.
 MARK = "offpath-export.json"
 # Packages that the archive's handler imports. Its classes derive from classes of torchserve.
@@ -36,6 +46,8 @@ REQUIREMENTS = (
     "aiobotocore",
     "captum",
 )
+# Ray's and Triton's own limits are lower.
+MOST_REQUESTS = 1_000_000
 # Values of the setting `engine` that are also the name of a package; docs/engines.md.
 ENGINES = ("openvino", "onnxruntime", "tensorrt")
 
@@ -63,6 +75,10 @@ class Exportable:
         return int(self.server.get("maxBatchDelay", 1))
 
     @property
+    def response_timeout_s(self) -> int:
+        return int(self.server.get("responseTimeout", DEFAULT_RESPONSE_TIMEOUT_S))
+
+    @property
     def workers(self) -> int:
         return int(self.server.get("maxWorkers") or self.server.get("minWorkers") or 1)
 
@@ -75,6 +91,20 @@ class Exportable:
         ids: Any = self.server.get("deviceIds")
         chosen = ids if is_device_ids(ids) else []
         return list_gpus(self.server.get("deviceType"), chosen)
+
+    def describe_service(self, threads: int | None = None) -> dict[str, Any]:
+        """Returns the fields of `ServiceSettings`; the surrounding server limits the requests."""
+        settings = ServiceSettings(
+            self.name,
+            None,
+            self.batch_size,
+            self.max_batch_delay_ms,
+            self.response_timeout_s,
+            largest_body_bytes(self.handler.max_payload_bytes),
+            most_requests=MOST_REQUESTS,
+            threads=threads,
+        )
+        return asdict(settings)
 
     def list_requirements(self) -> list[str]:
         engine = self.handler.engine
@@ -126,11 +156,19 @@ def make_folder(output: Path, force: bool) -> None:
     output.mkdir(parents=True, exist_ok=True)
 
 
-def unpack(archive: Path, folder: Path) -> None:
-    """Writes the archive's content to `folder/archive`, with the module that calls its handler."""
+def unpack(archive: Path, folder: Path, packages: Path) -> None:
+    """Writes the archive's content to `folder/archive`, and our package to `packages/offpath`."""
     folder.mkdir(parents=True, exist_ok=True)
     unpack_mar(read_mar(archive), folder / "archive")
-    shutil.copy(SHELL / "archived_handler.py", folder)
+    for pattern in SERVICE:
+        for path in PACKAGE.glob(pattern):
+            copy = packages / "offpath" / path.relative_to(PACKAGE)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+
+
+def write_settings(folder: Path, fields: Mapping[str, Any]) -> None:
+    (folder / "settings.json").write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
 
 
 def write_mark(output: Path, archive: Path) -> None:

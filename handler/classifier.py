@@ -19,6 +19,7 @@ from ts.torch_handler.image_classifier import ImageClassifier
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.custom_handler import CustomAnswers, Result
 from offpath.handler.deadline import Deadlines
+from offpath.handler.error_kinds import RETRY_AFTER_S
 from offpath.handler.errors import DeadlineExceeded, ModelOutOfMemory
 from offpath.handler.metrics import DECODED_BY_CPU, MetricsEmitter
 from offpath.handler.model.batch_runner import BatchRunner
@@ -35,13 +36,12 @@ from offpath.handler.process.foreign_server import warn_of_losses
 from offpath.handler.process.host_limits import decode_budget_s, threads_per_worker
 from offpath.handler.process.sick_worker import (
     EXIT_STATUS,
-    RETRY_AFTER_S,
     ModelHealth,
     describe_error,
     end_after_reply,
     is_sticky,
 )
-from offpath.handler.process.warmup import WARM_UP_VARIABLE, warm_up_payloads
+from offpath.handler.process.warmup import warm_up_payloads
 from offpath.handler.process.worker_setup import keep_freed_memory, use_device
 from offpath.handler.request.body_from_front_door import FrontDoor
 from offpath.handler.response import JSON_CONTENT_TYPE, Reply, encode_error, encode_json
@@ -51,6 +51,7 @@ from offpath.handler.stages import (
     StageTimer,
     format_server_timing,
 )
+from offpath.handler.wire_names import WARM_UP_VARIABLE
 
 if TYPE_CHECKING:
     from offpath.handler.tracing import Tracer
@@ -203,10 +204,9 @@ class OffpathClassifier(ImageClassifier):
             os._exit(EXIT_STATUS)
         item_error = health.fail_batch(error, is_model=batch is not None)
         batch = batch or Batch([Item() for _ in data], StageTimer())
-        for idx, item in enumerate(batch.items):
+        for item in batch.items:
             if item.error is None:
                 item.error = item_error
-                context.set_response_header(idx, "Retry-After", str(RETRY_AFTER_S))
         bodies = self._finish(batch, self.pipeline.postprocess(batch), data, context)
         is_memory = isinstance(item_error, ModelOutOfMemory)
         self._metrics.count("offpath_out_of_memory_total", is_memory)
@@ -313,6 +313,8 @@ class OffpathClassifier(ImageClassifier):
         for idx, (item, reply) in enumerate(zip(batch.items, replies)):
             context.set_response_status(reply.status, reply.phrase, idx)
             context.set_response_content_type(idx, JSON_CONTENT_TYPE)
+            if item.error is not None and item.error.is_passing:
+                context.set_response_header(idx, "Retry-After", str(RETRY_AFTER_S))
             if server_timing is not None:
                 context.set_response_header(idx, "Server-Timing", server_timing)
             if is_grpc(context.get_all_request_header(idx)):

@@ -14,14 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from offpath.handler.errors import DeadlineExceeded
+from offpath.handler.wire_names import ARRIVED_HEADER, RECEIVED_HEADER
 
 # True: milliseconds that are left; the second is Envoy's. False: when the request began, from the
 # front door (nginx.conf), from our servers without one (archived_handler.py) or from other proxies.
 HEADERS = {
     "x-request-timeout-ms": True,
     "x-envoy-expected-rq-timeout-ms": True,
-    "x-offpath-arrived": False,
-    "x-offpath-received": False,
+    ARRIVED_HEADER: False,
+    RECEIVED_HEADER: False,
     "x-request-start": False,
 }
 TIMEOUT = re.compile(r"[0-9]{1,9}")

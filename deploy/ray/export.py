@@ -2,44 +2,35 @@
 
 DIR/config.yaml, rayservice.yaml: for `serve run`, and for KubeRay
 DIR/deployment.py: the program
-DIR/archived_handler.py, batch_queue.py, torchserve_http.py: what it shares with other servers
+DIR/offpath/: the service that it shares with other servers
 DIR/settings.json, archive/, requirements.txt
 """
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import textwrap
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from offpath.deploy.exportable import (
-    SHELL,
     Exportable,
     make_folder,
     read_exportable,
     unpack,
     write_mark,
+    write_settings,
 )
 from offpath.handler.errors import WrongOption
 
 TEMPLATES = Path(__file__).parent
-PROGRAMS = (
-    TEMPLATES / "deployment.py",
-    SHELL / "batch_queue.py",
-    SHELL / "torchserve_http.py",
-)
 LOOPBACK = "127.0.0.1"
 # In a pod: others reach it by its address, and a NetworkPolicy decides who may.
 ALL_ADDRESSES = "0.0.0.0"
 # Tested with this version; 2.60 brought the HAProxy ingress.
 RAY_VERSION = "2.60.0"
 RAY = "ray[serve]>=2.60"
-# TorchServe's default.
-RESPONSE_TIMEOUT_S = 120
 # Batches in flight per replica: one runs, one waits, one is spare.
 BATCHES_ONGOING = 3
 # Requests that may wait before others are refused; equal to our config.properties.
@@ -80,11 +71,10 @@ def export_ray(choices: RayChoices) -> list[str]:
     serve_config = fill("config.yaml", archive, choices)
     in_pods = fill("config.yaml", archive, replace(choices, host=ALL_ADDRESSES))
     make_folder(choices.output, choices.force)
-    unpack(archive.path, choices.output)
-    for program in PROGRAMS:
-        shutil.copy(program, choices.output)
+    unpack(archive.path, choices.output, choices.output)
+    shutil.copy(TEMPLATES / "deployment.py", choices.output)
+    write_settings(choices.output, archive.describe_service(choices.cpus))
     texts = {
-        "settings.json": json.dumps(make_settings(archive, choices), indent=2) + "\n",
         "config.yaml": serve_config,
         "rayservice.yaml": fill("rayservice.yaml", archive, choices, in_pods),
         "requirements.txt": "\n".join((RAY, *archive.list_requirements())) + "\n",
@@ -98,17 +88,6 @@ def export_ray(choices: RayChoices) -> list[str]:
         f"cd {choices.output} && PYTHONPATH=. serve run config.yaml",
         f"curl -T photo.jpg http://{choices.host}:{choices.port}/predictions/{archive.name}",
     ]
-
-
-def make_settings(archive: Exportable, choices: RayChoices) -> dict[str, Any]:
-    return {
-        "name": archive.name,
-        "batch_size": archive.batch_size,
-        "max_batch_delay_ms": archive.max_batch_delay_ms,
-        "max_payload_bytes": archive.handler.max_payload_bytes,
-        "response_timeout_s": archive.server.get("responseTimeout", RESPONSE_TIMEOUT_S),
-        "threads": choices.cpus,
-    }
 
 
 def fill(template: str, archive: Exportable, choices: RayChoices, serve_config: str = "") -> str:

@@ -1,7 +1,8 @@
 """Makes a model repository for Triton's python backend from a .mar: `offpath export triton`.
 
 REPOSITORY/NAME/config.pbtxt
-REPOSITORY/NAME/1/model.py, archived_handler.py, archive/
+REPOSITORY/NAME/1/model.py, settings.json, archive/
+REPOSITORY/NAME/1/service/offpath/: the service that it shares with other servers
 REPOSITORY/requirements.txt
 """
 
@@ -18,6 +19,7 @@ from offpath.deploy.exportable import (
     read_exportable,
     unpack,
     write_mark,
+    write_settings,
 )
 from offpath.handler.errors import WrongOption
 
@@ -75,8 +77,10 @@ def export_triton(choices: TritonChoices) -> list[str]:
         raise WrongOption(f"--name {name!r}: accepted are letters, digits, '-', '_' and '.'")
     make_folder(choices.output, choices.force)
     model = choices.output / name
-    unpack(archive.path, model / "1")
-    shutil.copy(MODEL_FILE, model / "1")
+    version = model / "1"
+    unpack(archive.path, version, version / "service")
+    shutil.copy(MODEL_FILE, version)
+    write_settings(version, archive.describe_service())
     (model / "config.pbtxt").write_text(make_config(archive, choices, name), encoding="utf-8")
     requirements = "\n".join(archive.list_requirements()) + "\n"
     (choices.output / "requirements.txt").write_text(requirements, encoding="utf-8")

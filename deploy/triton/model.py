@@ -9,8 +9,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,16 +16,12 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-# Beside this file, in the repository's version folder.
-sys.path.append(str(Path(__file__).parent))
-from archived_handler import (  # type: ignore[import-not-found] # noqa: E402
-    Answer,
-    ArchivedHandler,
-    Request,
-    make_event_id,
-)
+FOLDER = Path(__file__).parent
+# The repository's copy of our service, before an offpath that is installed.
+sys.path.insert(0, str(FOLDER / "service"))
+from offpath.serving.service.messages import Reply, Request, make_event_id  # noqa: E402
+from offpath.serving.service.model_service import load_service  # noqa: E402
 
-ARCHIVE = "archive"
 UNAVAILABLE = (503, 504)
 
 
@@ -36,29 +30,26 @@ class TritonPythonModel:
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Loads and warms up the archive's handler; Triton calls this once per instance."""
-        config = json.loads(args["model_config"])
+        settings = json.loads((FOLDER / "settings.json").read_text(encoding="utf-8"))
+        # Whoever runs Triton may have edited config.pbtxt.
+        settings["batch_size"] = json.loads(args["model_config"])["max_batch_size"]
         is_gpu = args["model_instance_kind"] == "GPU"
-        self._handler = ArchivedHandler(
-            Path(__file__).parent / ARCHIVE,
-            batch_size=config["max_batch_size"],
+        self._service = load_service(
+            FOLDER / "archive",
+            settings,
             gpu=int(args["model_instance_device_id"]) if is_gpu else None,
             make_metric=TritonMetric,
         )
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answers a batch; a request may hold several images, and has one status for all."""
-        began_s = time.monotonic()
         images = [list(read_images(request)) for request in requests]
-        listed = self._handler.handle([one for many in images for one in many])
-        took_s = time.monotonic() - began_s
-        for status, number in Counter(one.status for one in listed).items():
-            self._handler.count_requests(status, took_s, number)
-        answers = iter(listed)
-        return [make_response([next(answers) for _ in many]) for many in images]
+        replies = iter(self._service.answer_batch([one for many in images for one in many]))
+        return [make_response([next(replies) for _ in many]) for many in images]
 
     def finalize(self) -> None:
         """Ends the handler; Triton calls this when it unloads the model or stops."""
-        self._handler.close()
+        self._service.close()
 
 
 def read_images(request: Any) -> Iterator[Request]:
@@ -83,15 +74,15 @@ def to_npy(pixels: Any) -> bytes:
     return file.getvalue()
 
 
-def make_response(answers: Sequence[Answer]) -> Any:
+def make_response(replies: Sequence[Reply]) -> Any:
     """Makes a response with labels and probabilities, best first, and the replies of TorchServe.
 
     An image with fewer labels than its neighbours in one request gets empty ones at the end.
     """
-    failed = next((answer for answer in answers if answer.status != 200), None)
+    failed = next((reply for reply in replies if reply.status != 200), None)
     if failed is not None:
         return pb_utils.InferenceResponse(error=make_error(failed))
-    rows = [read_labels(answer.body) for answer in answers]
+    rows = [read_labels(reply.body) for reply in replies]
     width = max(map(len, rows))
     labels = np.full((len(rows), width), b"", dtype=np.object_)
     probabilities = np.zeros((len(rows), width), dtype=np.float32)
@@ -99,12 +90,12 @@ def make_response(answers: Sequence[Answer]) -> Any:
         for place, (label, probability) in enumerate(row.items()):
             labels[number, place] = label.encode()
             probabilities[number, place] = probability
-    replies = np.array([[answer.body] for answer in answers], dtype=np.object_)
+    bodies = np.array([[reply.body] for reply in replies], dtype=np.object_)
     return pb_utils.InferenceResponse(
         [
             pb_utils.Tensor("LABEL", labels),
             pb_utils.Tensor("PROBABILITY", probabilities),
-            pb_utils.Tensor("REPLY", replies),
+            pb_utils.Tensor("REPLY", bodies),
         ]
     )
 
@@ -118,14 +109,14 @@ def read_labels(body: bytes) -> dict[str, float]:
     return reply if is_plain else {}
 
 
-def make_error(answer: Answer) -> Any:
+def make_error(reply: Reply) -> Any:
     """Makes an error with our reply as its message; every 4xx becomes INVALID_ARG (400)."""
     code = pb_utils.TritonError.INTERNAL
-    if answer.status in UNAVAILABLE:
+    if reply.status in UNAVAILABLE:
         code = pb_utils.TritonError.UNAVAILABLE
-    elif answer.status < 500:
+    elif reply.status < 500:
         code = pb_utils.TritonError.INVALID_ARG
-    return pb_utils.TritonError(answer.body.decode(), code)
+    return pb_utils.TritonError(reply.body.decode(), code)
 
 
 class TritonMetric:

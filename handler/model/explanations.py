@@ -27,11 +27,11 @@ from offpath.handler.model.normalise import Normaliser
 from offpath.handler.pipeline import Item
 from offpath.handler.request.body_from_front_door import read_fields
 from offpath.handler.response import Reply, encode_error, encode_json
+from offpath.handler.wire_names import EXPLAIN_HEADER
 
 # After an explanation, the next one waits for this many times its duration, so that predictions
 # keep more than 60 % of a worker. At most one explanation is made per batch.
 PAUSE_FACTOR = 3.0
-HEADER = "explain"
 
 # Maps (place in the batch, class) to attributions as nested lists.
 Attribute = Callable[[int, int], list[Any]]
@@ -39,7 +39,7 @@ Attribute = Callable[[int, int], list[Any]]
 
 def is_explanation(headers: Mapping[str, Any]) -> bool:
     """Returns True if the headers ask for an explanation (set by TorchServe or by the client)."""
-    return headers.get(HEADER) == "True"
+    return headers.get(EXPLAIN_HEADER) == "True"
 
 
 class Explainer:

@@ -25,7 +25,6 @@ MOST_FAILURES_IN_A_ROW = 5
 MOST_OUT_OF_MEMORY_IN_A_ROW = 10
 # A sick worker that gets no further batch ends after this time.
 IDLE_S = 1.0
-RETRY_AFTER_S = 1
 EXIT_STATUS = 1
 # As torch, ONNX Runtime and torchvision's decoder say it; TorchScript puts lines before it.
 STICKY = re.compile(r"CUDA (?:error|failure)|Failed to synchronize CUDA stream")

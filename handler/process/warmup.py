@@ -15,10 +15,7 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-# The key is shared by `offpath serve` and its workers, and new at each start: a client that knew
-# the key could keep its requests out of the log.
-WARM_UP_VARIABLE = "OFFPATH_WARM_UP_KEY"
-WARM_UP_HEADER = "x-offpath-warm-up"
+from offpath.handler.wire_names import WARM_UP_HEADER
 
 
 def warm_up_payloads(height: int, width: int) -> list[bytes]:

@@ -21,15 +21,14 @@ from typing import Any
 
 from offpath.handler.errors import BodyGone, BodyUnreadable, ConfigError
 from offpath.handler.request.forms import FIELD, Body, parse_multipart, read_percent_encoded
-
-# Variables by which the door tells the workers its folder and its key.
-FOLDER_VARIABLE = "OFFPATH_FRONT_FOLDER"
-KEY_VARIABLE = "OFFPATH_FRONT_KEY"
-# Headers about a request; serving/conf/nginx.conf sets all four on every request.
-KEY_HEADER = "X-Offpath-Key"
-BODY_HEADER = "X-Offpath-Body"
-TYPE_HEADER = "X-Offpath-Type"
-ID_HEADER = "X-Offpath-Id"
+from offpath.handler.wire_names import (
+    BODY_HEADER,
+    FOLDER_VARIABLE,
+    ID_HEADER,
+    KEY_HEADER,
+    KEY_VARIABLE,
+    TYPE_HEADER,
+)
 
 # nginx names its files by numbers.
 FILE_NAME = re.compile(r"[0-9]{1,20}")

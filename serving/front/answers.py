@@ -16,8 +16,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from offpath.handler.error_kinds import OF_DOOR
 from offpath.handler.latency import REQUEST_BUCKETS, Histograms, name_class
-from offpath.serving.front.nginx_config import ANSWERS, DOOR_METRICS, ERRORS
+from offpath.serving.front.nginx_config import ANSWERS, DOOR_METRICS
 from offpath.serving.front.splits import Split
 
 MOST_BYTES = 4 << 20
@@ -49,7 +50,7 @@ class Answers:
         self._file = open(self._log, "rb")
         self._rest = b""
         # Zeros too, because Prometheus sees no increase in a counter that appears with its event.
-        self._counts = Counter({f"{s} {kind}": 0 for s, (kind, _) in ERRORS.items()})
+        self._counts = Counter({f"{kind.status} {kind.type}": 0 for kind in OF_DOOR})
         self._copies = Counter(dict.fromkeys(COPIES, 0))
         # By MODEL/VERSION and status.
         self._of_canaries: Counter[tuple[str, str]] = Counter()

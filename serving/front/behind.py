@@ -11,7 +11,7 @@ from pathlib import Path
 from offpath.archive.mar_file import MarFile, read_archives
 from offpath.handler.errors import ExpectedError
 from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
-from offpath.handler.request.body_from_front_door import FOLDER_VARIABLE, KEY_VARIABLE
+from offpath.handler.wire_names import FOLDER_VARIABLE, KEY_VARIABLE
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.splits import check_splits
 from offpath.serving.granian.slots import WORKER, ServedModel, plan_models

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from offpath.handler import wire_names
+from offpath.handler.error_kinds import MODEL_GONE, OF_DOOR, RETRY_AFTER_S, ErrorKind
 from offpath.handler.errors import WrongOption
 from offpath.handler.process.host_limits import count_cores
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.granian.slots import name_socket
-from offpath.serving.shell.torchserve_http import MODEL_GONE
 from offpath.serving.torchserve.server_settings import CONF_DIR
 
 TEMPLATE = CONF_DIR / "nginx.conf"
@@ -47,22 +48,8 @@ HEADER_TIMEOUT_S = 5
 SIZES = {"small": 500_000, "medium": 4_000_000, "large": None}
 # nginx accepts no higher limit. A tmpfs of 256 GB, half of a host's memory, has room for more.
 MOST_BODIES = 65535
-# status -> type, message. The handler's own errors have the same shape (handler/response.py).
-ERRORS = {
-    400: ("BadRequest", "the request cannot be read"),
-    401: ("Unauthorized", "a bearer token is needed"),
-    403: ("Forbidden", "explanations are closed on this server"),
-    404: ("NotFound", "not found; the paths are /predictions/MODEL and /ping"),
-    405: ("MethodNotAllowed", "send an image with POST or PUT; the other paths have GET"),
-    413: ("PayloadTooLarge", "the body is too large; at most {max_body_bytes} bytes are accepted"),
-    429: (
-        "TooManyRequests",
-        "too many requests or too large bodies from this client; send fewer at a time",
-    ),
-    502: ("BadGateway", "the server ended before it answered; send the request again"),
-    503: ("ServiceUnavailable", "too many requests are waiting; try again later"),
-    504: ("GatewayTimeout", "the server took too long to answer"),
-}
+# What the door says itself, by status.
+ERRORS = {kind.status: kind for kind in OF_DOOR}
 STARTING = "the server is starting"
 ALL_BUSY = "all hosts are busy or do not answer; try again later"
 ALL_UNWELL = "no host is ready; try again later"
@@ -133,6 +120,7 @@ def _render(place: DoorPlace, settings: DoorSettings, behind: Behind) -> str:
         tries=min(MOST_TRIES, max(2, len(behind.hosts))),
         upstreams=_plan_upstreams(place.run, settings, behind),
         client_connections=settings.client_connections + COPIES * len(settings.shadow),
+        names=wire_names,
         bodies_of=count_bodies(place.room_bytes, settings, behind),
         **_format_answers(behind),
     )
@@ -213,28 +201,29 @@ def count_bodies(
 
 def _format_answers(behind: Behind) -> dict[str, Any]:
     """Returns the directives that answer each error, and those for the other meanings of a 502."""
-    unavailable = ERRORS[503][0]
+    unavailable = ERRORS[503]
     answers = {
-        status: _answer(status, kind, message.format(max_body_bytes=behind.max_body_bytes))
-        for status, (kind, message) in ERRORS.items()
+        status: _answer(kind, kind.text.format(max_body_bytes=behind.max_body_bytes))
+        for status, kind in ERRORS.items()
     }
     if behind.routes:
         # Only a worker has ended, and others can answer.
-        answers[502] = _answer(MODEL_GONE.status, MODEL_GONE.type, MODEL_GONE.message)
-    busy, starting = ERRORS[503][1], STARTING
+        answers[502] = _answer(MODEL_GONE, MODEL_GONE.text)
+    busy, starting = unavailable.text, STARTING
     if behind.hosts:
         busy = starting = ALL_UNWELL if behind.unwell >= set(behind.hosts) else ALL_BUSY
     return {
         "answers": answers,
-        "no_memory": _answer(503, unavailable, NO_MEMORY),
-        "busy": _answer(503, unavailable, busy),
-        "starting": _answer(503, unavailable, starting),
+        "no_memory": _answer(unavailable, NO_MEMORY),
+        "busy": _answer(unavailable, busy),
+        "starting": _answer(unavailable, starting),
+        "passing": {kind.status: RETRY_AFTER_S for kind in OF_DOOR if kind.is_passing},
     }
 
 
-def _answer(status: int, kind: str, message: str) -> str:
-    body = json.dumps({"code": status, "type": kind, "message": message})
-    return f"set $offpath_error {kind}; return {status} '{body}';"
+def _answer(kind: ErrorKind, text: str) -> str:
+    body = json.dumps({"code": kind.status, "type": kind.type, "message": text})
+    return f"set $offpath_error {kind.type}; return {kind.status} '{body}';"
 
 
 def _check_plain(path: Path) -> str:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from offpath.archive.mar_file import read_mar, unpack_mar
-from offpath.archive.photographs import BUNDLED
 from offpath.handler.errors import MissingPackage, WrongOption
 from offpath.handler.process.lazy_imports import is_installed
 from offpath.serving.granian.reports import Reports, StatusPages
@@ -29,7 +28,6 @@ from offpath.serving.torchserve.server_settings import (
     socket_path,
 )
 
-PHOTOGRAPH = BUNDLED / "espresso.jpg"
 MOST_LOG_BYTES = 20 << 20
 # Bodies that all workers may hold; beyond it requests get 503.
 MOST_BODY_BYTES = 1 << 30
@@ -149,7 +147,5 @@ class GranianServer(TorchServe):
             "has_door": settings.unix_sockets,
             "max_body_bytes": int(properties["max_request_size"]),
             "most_bytes": MOST_BODY_BYTES // max(1, len(slots)),
-            "photograph": str(PHOTOGRAPH),
-            "warm_up_key": self.warm_up_key,
         }
         return json.dumps(plan).encode()

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from offpath.serving.shell.torchserve_http import BUSY, TOO_SLOW, Refusal, Refused
+from offpath.handler.error_kinds import BUSY, TOO_SLOW, ErrorKind
+from offpath.serving.service.refusals import Refused
 
 # Seconds after which an upload is slow: it ends when its memory is needed.
 SLOW_S = 1.0
@@ -27,7 +28,7 @@ MOST_S = 120.0
 class Body:
     began_s: float
     size: int = 0
-    refusal: Refusal = BUSY
+    refusal: ErrorKind = BUSY
 
 
 class BodyMemory:
@@ -90,7 +91,7 @@ class BodyMemory:
         if self._lacks(body, size):
             raise Refused(BUSY)
 
-    def _end(self, body: Body, refusal: Refusal) -> None:
+    def _end(self, body: Body, refusal: ErrorKind) -> None:
         self._uploads.pop(body).cancel()
         self._bytes -= body.size
         body.size, body.refusal = 0, refusal

@@ -15,8 +15,7 @@ import signal
 import socket
 import time
 import traceback
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,29 +26,13 @@ from granian.net import SocketHolder  # type: ignore[attr-defined]
 from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
 from granian.server.embed import Server
 
-from offpath.handler.process.warmup import WARM_UP_HEADER
-from offpath.handler.request.body_from_front_door import (
-    BODY_HEADER,
-    ID_HEADER,
-    KEY_HEADER,
-    TYPE_HEADER,
-)
 from offpath.serving.granian.balance import Balance
 from offpath.serving.granian.series import Metric, Series
 from offpath.serving.granian.supervisor import BACKLOG, Supervisor, open_listener, send
 from offpath.serving.granian.uploads import Body, BodyMemory
 from offpath.serving.process.gpus import list_gpus
-from offpath.serving.shell.archived_handler import Answer, ArchivedHandler, Request
-from offpath.serving.shell.batch_queue import BatchQueue
-from offpath.serving.shell.torchserve_http import (
-    BUSY,
-    HEALTHY,
-    JSON_TYPE,
-    MODEL_GONE,
-    PING,
-    ModelPaths,
-    Refused,
-)
+from offpath.serving.service.archived_handler import ArchivedHandler
+from offpath.serving.service.model_service import ModelService, ServiceSettings
 
 logger = logging.getLogger("granian")
 TICK_S = 1.0
@@ -58,13 +41,16 @@ END_S = 1.0
 EXIT_STATUS = 1
 # For the prediction log, bodies handed over by the door, and libraries.
 KEPT_DESCRIPTORS = 100
-WARM_UP_BATCHES = 3
+# TorchServe's names for the counters of `ModelService`: answered, took_s, waited_s.
+COUNTERS = (
+    "ts_inference_requests_total",
+    "ts_inference_latency_microseconds",
+    "ts_queue_latency_microseconds",
+)
 # Least seconds between two messages of one line of code.
 LOG_PAUSE_S = 1.0
 # Memory for a body of at most this size is held before its bytes arrive.
 SMALL_BYTES = 1 << 16
-# HTTP names are in lower case here; the handler knows these four as nginx spells them.
-SPELLED = {name.lower(): name for name in (KEY_HEADER, BODY_HEADER, TYPE_HEADER, ID_HEADER)}
 
 
 class InheritedServer(Server):
@@ -109,125 +95,63 @@ class App:
         balance: Balance,
         beat: Callable[[], None],
     ) -> None:
-        self.handler, self._series, self._report = handler, series, report
+        self._series, self._report = series, report
         self.balance, self._beat = balance, beat
-        settings, version = slot["settings"], slot["version"]
-        self._timeout_s = settings["responseTimeout"]
-        self._paths = ModelPaths(slot["name"], version, plan["max_body_bytes"])
+        settings = ServiceSettings(
+            name=slot["name"],
+            version=slot["version"],
+            batch_size=slot["settings"]["batchSize"],
+            max_batch_delay_ms=slot["settings"]["maxBatchDelay"],
+            response_timeout_s=slot["settings"]["responseTimeout"],
+            max_body_bytes=plan["max_body_bytes"],
+            most_requests=slot["queue"],
+            has_door=plan["has_door"],
+        )
         self._memory = BodyMemory(plan["most_bytes"])
-        self._most_requests = slot["queue"]
-        self._has_door = plan["has_door"]
-        self._labels = {"model_name": slot["name"], "model_version": version}
+        self._labels = {"model_name": slot["name"], "model_version": slot["version"]}
         self.is_ending = False
         self._loop = asyncio.get_running_loop()
-        self._statuses, self._answered, self._took_s = [0] * 6, 0, 0.0
-        self.batches = BatchQueue(
-            self._handle, settings["batchSize"], settings["maxBatchDelay"] / 1000
-        )
+        self._statuses, self._reported = [0] * 6, (0.0, 0.0, 0.0)
+        self.service = ModelService(handler, settings, balance.add, self._replace_soon)
         self.server: Server | None = None
 
     async def __rsgi__(self, scope: Any, proto: Any) -> None:
-        request_id, began_s = "", time.monotonic()
-        try:
-            headers = {SPELLED.get(k, k): v for k, v in scope.headers.items()}
-            refusal = self._paths.refuse(scope.method, scope.path, headers.get("content-length"))
-            if refusal is not None:
-                raise Refused(refusal)
-            if not self._has_door:
-                request_id = str(uuid.uuid4())
-            answer = await self._predict(scope, proto, headers, request_id, began_s)
-            status, body = answer.status, answer.body
-            out = list(answer.headers.items())
-        except ProtocolClosed:
-            return  # the client has left in the middle of its body
-        except Refused as refused:
-            status, body = refused.refusal.status, refused.refusal.body
-            out = refused.refusal.headers
-            if scope.path == PING:
-                out = [("content-type", JSON_TYPE)]
-                status, body = (503, body) if self.is_ending else (200, HEALTHY)
-        if request_id:
-            out.append(("x-request-id", request_id))
+        headers = dict(scope.headers.items())
+        with self._memory.hold(0) as held:
+            body = self._receive(proto, held, int(headers.get("content-length", -1)))
+            try:
+                reply = await self.service.answer(scope.method, scope.path, headers, body)
+            except ProtocolClosed:
+                return  # the client has left in the middle of its body
+        out = list(reply.headers.items())
         if self.balance.ends_connection():
             out.append(("connection", "close"))
-        self._statuses[status // 100] += 1
-        proto.response_bytes(status, out, body)
-        if not self._has_door and scope.path != PING:  # the door counts its own
-            self.handler.count_requests(status, time.monotonic() - began_s)
+        self._statuses[reply.status // 100] += 1
+        proto.response_bytes(reply.status, out, reply.body)
 
-    async def _predict(
-        self, scope: Any, proto: Any, headers: dict[str, str], request_id: str, began_s: float
-    ) -> Answer:
-        """Returns the handler's answer.
-
-        Raises:
-            Refused: too many requests wait, the body is too large or slow, or the model is gone.
-        """
-        is_file = self._has_door and headers.get(BODY_HEADER)  # which the handler opens
-        length = int(headers.get("content-length", -1))
-        # Granian reads a body as a whole with less CPU time, but tells nobody when bytes arrive.
-        is_small = 0 <= length <= SMALL_BYTES
-        with self._memory.hold(length if is_small and not is_file else 0) as held:
-            # An upload does not count as a request that waits, because it may never end.
-            self._check_queue()
-            body = b""
-            if not is_file:
-                with self._memory.receive(held):
-                    body = await (proto() if is_small else self._read(proto, held, length))
-            self._check_queue()
-            if self._paths.is_explanation(scope.path):
-                # TorchServe's word to a handler (explain in ts/torch_handler/base_handler.py).
-                headers["explain"] = "True"
-            request = Request(body, request_id, headers, time.monotonic())
-            self.balance.add(1)
-            try:
-                answer: Answer = await self.batches.answer(request)
-            finally:
-                self.balance.add(-1)
-            self._answered += 1
-            self._took_s += time.monotonic() - began_s
-            return answer
-
-    def _check_queue(self) -> None:
-        if self.is_ending:
-            raise Refused(MODEL_GONE)
-        if self.balance.requests >= self._most_requests:
-            raise Refused(BUSY)
-
-    async def _read(self, proto: Any, held: Body, length: int) -> bytes:
-        """Reads a body and holds memory as its bytes arrive.
+    async def _receive(self, proto: Any, held: Body, length: int) -> AsyncIterator[bytes]:
+        """Yields the parts of a body and holds memory as they arrive.
 
         A client could otherwise take all memory with a declared `length` alone (-1 if unknown).
 
         Raises:
-            Refused: the body is too large, or there is no room.
+            Refused: there is no room, or the upload is too slow.
             ProtocolClosed: the client has left in the middle.
         """
-        parts = []
-        async for part in proto:
-            self._memory.grow(held, len(part))
-            if held.size > self._paths.max_body_bytes:
-                raise Refused(self._paths.too_large)
-            parts.append(part)
+        with self._memory.receive(held):
+            if 0 <= length <= SMALL_BYTES:
+                self._memory.grow(held, length)
+                # With less CPU time, but Granian tells nobody when bytes arrive.
+                yield await proto()
+                return
+            async for part in proto:
+                self._memory.grow(held, len(part))
+                yield part
         if held.size < length:  # Granian only ends the body
             raise ProtocolClosed
-        return b"".join(parts)
 
-    def _handle(self, requests: Sequence[Request]) -> list[Answer]:
-        """Answers a batch; runs in the thread of `BatchQueue`."""
-        now_s = time.monotonic()
-        waited_s = sum(now_s - request.arrived_s for request in requests)
-        self._series.add("ts_queue_latency_microseconds", waited_s * 1e6, **self._labels)
-        try:
-            answers = self.handler.handle(requests)
-        except Exception as error:
-            # The handler answers every failure itself; this one is a bug in it.
-            logger.exception("the handler failed on a batch")
-            raise Refused(MODEL_GONE) from error
-        diagnosis = self.handler.diagnosis
-        if diagnosis is not None:
-            self._loop.call_soon_threadsafe(self.replace, diagnosis)
-        return answers
+    def _replace_soon(self, why: str) -> None:
+        self._loop.call_soon_threadsafe(self.replace, why)
 
     def replace(self, why: str) -> None:
         """Ends this worker: what it has is refused, and the supervisor starts another one."""
@@ -235,7 +159,7 @@ class App:
             return
         self.is_ending = True
         logger.error("this worker must be replaced: %s", why)
-        self.batches.abandon(Refused(MODEL_GONE))
+        self.service.end()
         if self.server is not None:
             self.server.stop()
         # Granian may still wait for clients that send nothing.
@@ -250,9 +174,9 @@ class App:
         """Reports the metrics, and ends this worker if a batch hangs."""
         while True:
             self._beat()
-            running_s = self.batches.running_s
-            if running_s > self._timeout_s:
-                self.replace(f"a batch has been running for {running_s:.0f} s")
+            why = self.service.health
+            if why is not None:
+                self.replace(why)
             self._memory.end_late_uploads()
             self.write_series()
             await asyncio.sleep(TICK_S)
@@ -263,10 +187,10 @@ class App:
         for hundred, count in enumerate(statuses):
             if count:
                 self._series.add(f"Requests{hundred}XX", count, Level="Host")
-        answered, took_s = self._answered, self._took_s
-        self._answered, self._took_s = 0, 0.0
-        self._series.add("ts_inference_requests_total", answered, **self._labels)
-        self._series.add("ts_inference_latency_microseconds", took_s * 1e6, **self._labels)
+        service, before = self.service, self._reported
+        self._reported = service.answered, 1e6 * service.took_s, 1e6 * service.waited_s
+        for name, now, reported in zip(COUNTERS, self._reported, before):
+            self._series.add(name, now - reported, **self._labels)
         self._series.report(self._report)
 
 
@@ -290,7 +214,7 @@ def run_worker(
             make_metric=partial(Metric, series),
             name=slot["name"],
         )
-        warm_up(handler, plan, slot["settings"]["batchSize"])
+        handler.warm_up()
         load_ms = (time.monotonic() - began_s) * 1e3
         series.add("WorkerLoadTime", load_ms, False, WorkerName=name, Level="Host")
     except Exception as error:
@@ -334,8 +258,7 @@ async def serve(
     watch.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await watch
-    await asyncio.to_thread(app.batches.close)
-    await asyncio.to_thread(app.handler.close)
+    await asyncio.to_thread(app.service.close)
     app.write_series()
 
 
@@ -344,14 +267,6 @@ def choose_gpu(slot: dict[str, Any]) -> int | None:
     gpus = list_gpus(slot["device"], slot["device_ids"])
     number = slot["number"] - (slot["first_slot"] if slot["device_ids"] else 0)
     return gpus[number % len(gpus)] if gpus else None
-
-
-def warm_up(handler: ArchivedHandler, plan: dict[str, Any], batch_size: int) -> None:
-    """Answers full batches of a photograph, which the prediction log leaves out."""
-    photograph = Path(plan["photograph"]).read_bytes()
-    headers = {WARM_UP_HEADER: plan["warm_up_key"]}
-    for _ in range(WARM_UP_BATCHES):
-        handler.handle([Request(photograph, "warm-up", headers)] * batch_size)
 
 
 class Pacer(logging.Filter):

@@ -18,7 +18,8 @@ from pathlib import Path
 import orjson
 
 from offpath.handler.prediction_log.log_settings import OFF, URI_VARIABLE, S3Options
-from offpath.serving.shell.archived_handler import ArchivedHandler, Request
+from offpath.serving.service.archived_handler import ArchivedHandler
+from offpath.serving.service.messages import Request
 from offpath.serving.storage import READERS, Storage
 
 # Pictures that one task of a reading thread reads, because a task per picture costs 0.1 ms.

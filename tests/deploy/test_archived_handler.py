@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from offpath.deploy.exportable import unpack
-from offpath.serving.shell.archived_handler import make_event_id
+from offpath.serving.service.messages import make_event_id
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.photographs import PHOTOGRAPHS, encode
 
@@ -21,8 +21,9 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 folder = Path(sys.argv[1])
-sys.path.insert(0, str(folder))
-from archived_handler import ArchivedHandler, Request
+sys.path.insert(0, str(folder / "service"))
+from offpath.serving.service.archived_handler import ArchivedHandler
+from offpath.serving.service.messages import Request
 
 class Sums:
     sums = {}
@@ -49,7 +50,7 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def folder(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("exported") / "1"
-    unpack(model_store / "near-free.mar", folder)
+    unpack(model_store / "near-free.mar", folder, folder / "service")
     return folder
 
 

@@ -38,7 +38,8 @@ def test_the_repository_has_what_triton_and_its_owner_need(archive, tmp_path):
     version = output / "near-free" / "1"
     assert {path.name for path in version.iterdir()} == {
         "model.py",
-        "archived_handler.py",
+        "settings.json",
+        "service",
         "archive",
     }
     assert (version / "archive" / "offpath" / "handler" / "classifier.py").is_file()

@@ -16,7 +16,8 @@ from ts.model_loader import ModelLoaderFactory
 from ts.service import Service
 
 from offpath.serving.granian.series import Metric, Series
-from offpath.serving.shell.archived_handler import ArchivedHandler, Request
+from offpath.serving.service.archived_handler import ArchivedHandler
+from offpath.serving.service.messages import Request
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 BATCH_SIZE = 8

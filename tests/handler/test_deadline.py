@@ -8,7 +8,7 @@ from offpath.handler.deadline import Deadlines
 from offpath.handler.errors import DeadlineExceeded
 
 NOW_S = 1_800_000_000.0
-HALF_A_SECOND_AGO = {"X-Offpath-Arrived": "1799999999.500"}
+HALF_A_SECOND_AGO = {"x-offpath-arrived": "1799999999.500"}
 
 
 def is_late(deadlines: Deadlines, headers: dict) -> bool:
@@ -123,4 +123,4 @@ def test_a_jump_of_the_clock_costs_at_most_the_requests_that_wait(
     deadlines = Deadlines(1000, clock=lambda: NOW_S + jump_s)
     assert is_late(deadlines, HALF_A_SECOND_AGO) == waiting_is_late
     arrived_s = NOW_S + jump_s - 0.5
-    assert not is_late(deadlines, {"X-Offpath-Arrived": f"{arrived_s:.3f}"})
+    assert not is_late(deadlines, {"x-offpath-arrived": f"{arrived_s:.3f}"})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.serving.granian.worker import WARM_UP_BATCHES
+from offpath.serving.service.archived_handler import WARM_UP_BATCHES
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
 from offpath.serving.torchserve.session import make_server

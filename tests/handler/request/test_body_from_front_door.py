@@ -13,9 +13,9 @@ from offpath.handler.errors import (
     EmptyPayload,
     ItemError,
 )
-from offpath.handler.request import body_from_front_door
 from offpath.handler.request.body_from_front_door import FrontDoor, read_fields
 from offpath.handler.request.payload import read_payload
+from offpath.handler.wire_names import FOLDER_VARIABLE, KEY_VARIABLE
 
 KEY = "k" * 64
 NAME = "0000000001"
@@ -35,10 +35,10 @@ def door(folder: Path) -> FrontDoor:
 
 def headers(body: object = "", key: object = KEY, kind: str = "") -> dict[str, object]:
     return {
-        "X-Offpath-Key": key,
-        "X-Offpath-Body": str(body),
-        "X-Offpath-Type": kind,
-        "X-Offpath-Id": "the-id",
+        "x-offpath-key": key,
+        "x-offpath-body": str(body),
+        "x-offpath-type": kind,
+        "x-offpath-id": "the-id",
     }
 
 
@@ -175,9 +175,9 @@ def test_a_folder_that_others_may_use_is_refused(folder: Path) -> None:
 def test_server_without_the_variables_has_no_front_door(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(body_from_front_door.FOLDER_VARIABLE, raising=False)
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
     assert FrontDoor.from_environment() is None
-    monkeypatch.setenv(body_from_front_door.FOLDER_VARIABLE, str(folder))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
     assert FrontDoor.from_environment() is None
-    monkeypatch.setenv(body_from_front_door.KEY_VARIABLE, KEY)
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
     assert FrontDoor.from_environment() is not None

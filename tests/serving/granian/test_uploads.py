@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from offpath.handler.error_kinds import BUSY, TOO_SLOW, ErrorKind
 from offpath.serving.granian.uploads import FIRST_S, MOST_S, SLOW_S, BodyMemory
-from offpath.serving.shell.torchserve_http import BUSY, TOO_SLOW, Refusal, Refused
+from offpath.serving.service.refusals import Refused
 from tests.support.clock import Clock
 
 
 async def upload(
     memory: BodyMemory, end: asyncio.Event, declared: int, parts: Sequence[int]
-) -> Refusal | None:
+) -> ErrorKind | None:
     """Uploads the parts, a turn of the loop for each, and waits for `end`; returns the refusal."""
     try:
         with memory.hold(declared) as body, memory.receive(body):
@@ -21,13 +22,13 @@ async def upload(
                 await asyncio.sleep(0)
             await end.wait()
     except Refused as refused:
-        return refused.refusal
+        return refused.kind
     return None
 
 
 async def upload_together(
     memory: BodyMemory, clock: Clock, *uploads: tuple[int | Sequence[int], float]
-) -> list[Refusal | None]:
+) -> list[ErrorKind | None]:
     """Begins uploads, each followed by a pause, and ends them together.
 
     Args:
@@ -47,7 +48,7 @@ async def upload_together(
     return await asyncio.gather(*begun)
 
 
-def run(*uploads: tuple[int | Sequence[int], float]) -> list[Refusal | None]:
+def run(*uploads: tuple[int | Sequence[int], float]) -> list[ErrorKind | None]:
     clock = Clock()
     return asyncio.run(upload_together(BodyMemory(100, clock), clock, *uploads))
 
@@ -66,7 +67,7 @@ def test_uploads_of_which_nothing_arrives_take_no_room_and_end_soon() -> None:
 
 
 def test_a_part_of_a_slow_upload_ends_older_ones_and_no_younger_one() -> None:
-    async def grow_last() -> list[Refusal | None]:
+    async def grow_last() -> list[ErrorKind | None]:
         clock, end = Clock(), asyncio.Event()
         memory = BodyMemory(100, clock)
         oldest = asyncio.create_task(upload(memory, end, 50, ()))
@@ -80,7 +81,7 @@ def test_a_part_of_a_slow_upload_ends_older_ones_and_no_younger_one() -> None:
                 memory.grow(body, 10)
             except Refused as refused:
                 end.set()
-                return [await oldest, await youngest, refused.refusal]
+                return [await oldest, await youngest, refused.kind]
         raise AssertionError("there was no room")
 
     assert asyncio.run(grow_last()) == [BUSY, None, BUSY]

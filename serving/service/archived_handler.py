@@ -4,19 +4,19 @@ The handler comes from the archive, with its settings, parity gate, errors, metr
 log. Another server only adds how requests arrive and how answers leave. The package `torchserve`
 is needed for the Python classes that a handler derives from; Java never starts.
 
-Granian's worker (serving/granian/worker.py) and the exports (deploy/) use it.
+`ModelService` and `offpath batch` use it.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import re
+import os
+import secrets
 import sys
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,45 +24,13 @@ import yaml
 from ts.context import Context, RequestProcessor
 from ts.metrics.metric_cache_errors import MetricsCacheKeyError
 
+from offpath.handler.wire_names import RECEIVED_HEADER, WARM_UP_HEADER, WARM_UP_VARIABLE
+from offpath.serving.service.messages import Reply, Request
+
 MANIFEST = Path("MAR-INF") / "MANIFEST.json"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 ENTRY = "offpath_archive_entry"
-ID_FORM = re.compile("[A-Za-z0-9-]{1,64}")
-
-
-@dataclass(frozen=True)
-class Request:
-    """One image to classify.
-
-    Attributes:
-        body: an image file, or the .npy of a thin client.
-        request_id: the prediction log's `event_id`; unique.
-        headers: headers as the client sent them; `content-type` in lower case.
-        arrived_s: time by `time.monotonic` of this host at which the body was read; 0 if unknown.
-    """
-
-    body: bytes
-    request_id: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-    arrived_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The reply that TorchServe would have sent."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-
-def make_event_id(given: str) -> str:
-    """Makes a unique event id that begins with the client's id, if that has a plain form.
-
-    Clients repeat ids, and the prediction log keeps one record per id.
-    """
-    unique = uuid.uuid4()
-    return f"{given}.{unique.hex[:12]}" if ID_FORM.fullmatch(given) else str(unique)
+WARM_UP_BATCHES = 3
 
 
 class ServerMetric(Protocol):
@@ -103,21 +71,35 @@ class ArchivedHandler:
         if threads is not None:
             config = self._context.model_yaml_config
             config["handler"] = {**(config.get("handler") or {}), "threads": threads}
+        # A server of ours has set it for all its workers.
+        self._warm_up_key = os.environ.setdefault(WARM_UP_VARIABLE, secrets.token_hex(16))
         entry = load_entry(folder / self._context.manifest["model"]["handler"])
         self._handler = entry.Classifier()
         self._handler.initialize(self._context)
 
-    def handle(self, requests: Sequence[Request]) -> list[Answer]:
-        """Answers a batch, one answer per request, in order; a bad image gets its own 4xx."""
+    def handle(self, requests: Sequence[Request]) -> list[Reply]:
+        """Answers a batch, one reply per request, in order; a bad image gets its own 4xx."""
         context = self._context
         context.request_ids = {idx: request.request_id for idx, request in enumerate(requests)}
         context.request_processor = [RequestProcessor(add_arrival(request)) for request in requests]
         rows = [make_row(request) for request in requests]
         bodies = self._handler.handle(rows, context)
         return [
-            Answer(context.get_response_status(idx)[0], context.get_response_headers(idx), body)
+            Reply(context.get_response_status(idx)[0], context.get_response_headers(idx), body)
             for idx, body in enumerate(bodies)
         ]
+
+    def warm_up(self) -> None:
+        """Answers full batches of an image, which the prediction log leaves out."""
+        # The archive's own copy, which can be imported once its entry was loaded.
+        from offpath.handler.process.warmup import warm_up_payloads
+
+        height, width, _ = self._handler.config.input_geometry.shape
+        image, _ = warm_up_payloads(height, width)
+        headers = {WARM_UP_HEADER: self._warm_up_key}
+        batch = [Request(image, "warm-up", headers)] * self._context.system_properties["batch_size"]
+        for _ in range(WARM_UP_BATCHES):
+            self.handle(batch)
 
     @property
     def diagnosis(self) -> str | None:
@@ -167,7 +149,7 @@ def add_arrival(request: Request) -> dict[str, str]:
     headers = dict(request.headers)
     if request.arrived_s:
         began_s = time.time() - (time.monotonic() - request.arrived_s)
-        headers["x-offpath-received"] = f"{began_s:.3f}"
+        headers[RECEIVED_HEADER] = f"{began_s:.3f}"
     return headers
 
 

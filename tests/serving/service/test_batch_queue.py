@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from offpath.serving.shell import batch_queue
-from offpath.serving.shell.batch_queue import BatchQueue
+from offpath.serving.service import batch_queue
+from offpath.serving.service.batch_queue import BatchQueue
 from tests.support.clock import Clock
 from tests.support.eventually import MOST_S, eventually
 
