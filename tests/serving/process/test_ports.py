@@ -1,5 +1,6 @@
 """Free ports: two processes never choose the same one."""
 
+import os
 import subprocess
 import sys
 
@@ -9,10 +10,12 @@ from offpath.handler.errors import ExpectedError
 from offpath.serving.process import ports
 from offpath.serving.process.ports import resolve_ports
 
-CHOOSE = """
+# Ports of this process alone: other tests and servers on this machine choose from `ports.PORTS`.
+OWN = 10_000 + 50 * (os.getpid() % 200)
+CHOOSE = f"""
 import sys
 from offpath.serving.process import ports
-ports.PORTS = range(20000, 20040)
+ports.PORTS = range({OWN}, {OWN + 40})
 print(*ports.resolve_ports("127.0.0.1", [0] * 10), flush=True)
 sys.stdin.read()
 """
@@ -28,12 +31,12 @@ def test_processes_that_start_at_once_choose_different_ports() -> None:
         for process in processes:
             process.communicate(b"")
     assert len(set(chosen)) == len(chosen) == 30
-    assert all(20000 <= port < 20040 for port in chosen)
+    assert all(OWN <= port < OWN + 40 for port in chosen)
 
 
 def test_ports_that_were_asked_for_stay_and_none_is_given_twice(monkeypatch) -> None:
-    monkeypatch.setattr(ports, "PORTS", range(20040, 20043))
+    monkeypatch.setattr(ports, "PORTS", range(OWN + 40, OWN + 43))
     first, asked, second = resolve_ports("127.0.0.1", [0, 8080, 0])
     assert asked == 8080 and first != second
-    with pytest.raises(ExpectedError, match="no port from 20040 to 20042"):
+    with pytest.raises(ExpectedError, match=f"no port from {OWN + 40} to {OWN + 42}"):
         resolve_ports("127.0.0.1", [0, 0])
