@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,8 +133,25 @@ def unpack(archive: Path, folder: Path) -> None:
     shutil.copy(SHELL / "archived_handler.py", folder)
 
 
-def write_mark(output: Path, archive: Path) -> None:
-    """Records what the folder was made from; the last step of an export."""
-    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-    made_from = {"archive": archive.name, "sha256": digest}
-    (output / MARK).write_text(json.dumps(made_from) + "\n", encoding="utf-8")
+def write_export(
+    archive: Exportable,
+    output: Path,
+    folder: Path,
+    programs: Sequence[Path],
+    texts: Mapping[str, str],
+    force: bool,
+) -> None:
+    """Writes an export: the archive and programs to `folder`, texts by their names in `output`.
+
+    Raises:
+        WrongOption: see `make_folder`.
+    """
+    make_folder(output, force)
+    unpack(archive.path, folder)
+    for program in programs:
+        shutil.copy(program, folder)
+    digest = hashlib.sha256(archive.path.read_bytes()).hexdigest()
+    # The last, because it marks a whole export.
+    mark = {MARK: json.dumps({"archive": archive.path.name, "sha256": digest}) + "\n"}
+    for name, text in {**texts, **mark}.items():
+        (output / name).write_text(text, encoding="utf-8")
