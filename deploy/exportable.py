@@ -158,7 +158,6 @@ def make_folder(output: Path, force: bool) -> None:
 
 def unpack(archive: Path, folder: Path, packages: Path) -> None:
     """Writes the archive's content to `folder/archive`, and our package to `packages/offpath`."""
-    folder.mkdir(parents=True, exist_ok=True)
     unpack_mar(read_mar(archive), folder / "archive")
     for pattern in SERVICE:
         for path in PACKAGE.glob(pattern):
@@ -167,12 +166,33 @@ def unpack(archive: Path, folder: Path, packages: Path) -> None:
             shutil.copy(path, copy)
 
 
-def write_settings(folder: Path, fields: Mapping[str, Any]) -> None:
-    (folder / "settings.json").write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+def write_export(
+    archive: Exportable,
+    output: Path,
+    program: Path,
+    place: str,
+    packages: str,
+    texts: Mapping[str, str],
+    threads: int | None = None,
+    force: bool = False,
+) -> None:
+    """Writes an export: archive, program and settings to the folder `place`, which is in `output`.
 
+    Args:
+        packages: folder in `place` for our package.
+        texts: further files by their names in `output`.
 
-def write_mark(output: Path, archive: Path) -> None:
-    """Records what the folder was made from; the last step of an export."""
-    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-    made_from = {"archive": archive.name, "sha256": digest}
-    (output / MARK).write_text(json.dumps(made_from) + "\n", encoding="utf-8")
+    Raises:
+        WrongOption: see `make_folder`.
+    """
+    make_folder(output, force)
+    folder = output / place
+    folder.mkdir(parents=True, exist_ok=True)
+    unpack(archive.path, folder, folder / packages)
+    shutil.copy(program, folder)
+    settings = json.dumps(archive.describe_service(threads), indent=2) + "\n"
+    digest = hashlib.sha256(archive.path.read_bytes()).hexdigest()
+    # The last, because it marks a whole export.
+    mark = json.dumps({"archive": archive.path.name, "sha256": digest}) + "\n"
+    for name, text in {f"{place}/settings.json": settings, **texts, MARK: mark}.items():
+        (output / name).write_text(text, encoding="utf-8")

@@ -9,19 +9,10 @@ DIR/settings.json, archive/, requirements.txt
 from __future__ import annotations
 
 import re
-import shutil
 import textwrap
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-from offpath.deploy.exportable import (
-    Exportable,
-    make_folder,
-    read_exportable,
-    unpack,
-    write_mark,
-    write_settings,
-)
+from offpath.deploy.exportable import read_exportable, write_export
 from offpath.handler.errors import WrongOption
 
 TEMPLATES = Path(__file__).parent
@@ -37,84 +28,67 @@ BATCHES_ONGOING = 3
 QUEUED = 200
 
 
-@dataclass(frozen=True)
-class RayChoices:
-    """The options of `offpath export ray`.
+def export_ray(
+    path: Path,
+    output: Path,
+    replicas: tuple[int, int] | None = None,
+    cpus: int = 1,
+    host: str = LOOPBACK,
+    port: int = 8000,
+    force: bool = False,
+) -> list[str]:
+    """Writes the application and returns what the user can do with it, one line each.
 
-    Attributes:
+    Args:
+        path: the archive.
         replicas: lowest and highest number; None for the archive's workers.
         cpus: cores that Ray reserves for a replica; also its decode threads.
-    """
-
-    archive: Path
-    output: Path
-    replicas: tuple[int, int] | None = None
-    cpus: int = 1
-    host: str = LOOPBACK
-    port: int = 8000
-    force: bool = False
-
-
-def export_ray(choices: RayChoices) -> list[str]:
-    """Writes the application and returns what the user can do with it, one line each.
+        force: replace an earlier export.
 
     Raises:
         WrongOption: the archive is not ours, the replicas are out of order, or the folder is not
             empty.
     """
-    archive = read_exportable(choices.archive)
-    low, high = choices.replicas or (archive.workers, archive.workers)
+    archive = read_exportable(path)
+    low, high = replicas or (archive.workers, archive.workers)
     if not 0 < low <= high:
         raise WrongOption(
             f"replicas from {low} to {high}: expected numbers from 1, in ascending order"
         )
-    serve_config = fill("config.yaml", archive, choices)
-    in_pods = fill("config.yaml", archive, replace(choices, host=ALL_ADDRESSES))
-    make_folder(choices.output, choices.force)
-    unpack(archive.path, choices.output, choices.output)
-    shutil.copy(TEMPLATES / "deployment.py", choices.output)
-    write_settings(choices.output, archive.describe_service(choices.cpus))
+    facts = {
+        "archive": archive.path.name,
+        "name": archive.name,
+        "kube_name": re.sub("[^a-z0-9-]+", "-", archive.name.lower()).strip("-"),
+        "port": port,
+        # One full batch runs and one waits.
+        "replicas": indent(describe_replicas(low, high, 2 * archive.batch_size), 8),
+        "max_ongoing": BATCHES_ONGOING * archive.batch_size,
+        "max_queued": QUEUED,
+        "cpus": cpus,
+        # Replicas share one device: while one decodes, another computes.
+        "gpus": round(1 / high, 3) if archive.wants_gpu else 0,
+        "ray_version": RAY_VERSION,
+        # A pod has room for all replicas.
+        "pod_cpus": cpus * high,
+        "gpu_limit": ", nvidia.com/gpu: 1" if archive.wants_gpu else "",
+    }
+    config, service = (
+        (TEMPLATES / name).read_text(encoding="utf-8")
+        for name in ("config.yaml", "rayservice.yaml")
+    )
+    in_pods = indent(config.format(**facts, host=ALL_ADDRESSES), 4)
     texts = {
-        "config.yaml": serve_config,
-        "rayservice.yaml": fill("rayservice.yaml", archive, choices, in_pods),
+        "config.yaml": config.format(**facts, host=host),
+        "rayservice.yaml": service.format(**facts, host=host, serve_config=in_pods),
         "requirements.txt": "\n".join((RAY, *archive.list_requirements())) + "\n",
     }
-    for name, text in texts.items():
-        (choices.output / name).write_text(text, encoding="utf-8")
-    write_mark(choices.output, archive.path)
+    write_export(archive, output, TEMPLATES / "deployment.py", ".", ".", texts, cpus, force)
     return [
-        f"{choices.output}: {archive.path.name} as a Ray Serve application",
-        f"pip install -r {choices.output / 'requirements.txt'}",
-        f"cd {choices.output} && PYTHONPATH=. serve run config.yaml",
-        f"curl -T photo.jpg http://{choices.host}:{choices.port}/predictions/{archive.name}",
+        f"{output}: {archive.path.name} as a Ray Serve application",
+        f"pip install -r {output / 'requirements.txt'}",
+        f"cd {output} && PYTHONPATH=. serve run config.yaml",
+        f"curl -T photo.jpg http://{host}:{port}/predictions/{archive.name}",
     ]
-
-
-def fill(template: str, archive: Exportable, choices: RayChoices, serve_config: str = "") -> str:
-    low, high = choices.replicas or (archive.workers, archive.workers)
-    return (
-        (TEMPLATES / template)
-        .read_text(encoding="utf-8")
-        .format(
-            archive=archive.path.name,
-            name=archive.name,
-            kube_name=re.sub("[^a-z0-9-]+", "-", archive.name.lower()).strip("-"),
-            host=choices.host,
-            port=choices.port,
-            # One full batch runs and one waits.
-            replicas=indent(describe_replicas(low, high, 2 * archive.batch_size), 8),
-            max_ongoing=BATCHES_ONGOING * archive.batch_size,
-            max_queued=QUEUED,
-            cpus=choices.cpus,
-            # Replicas share one device: while one decodes, another computes.
-            gpus=round(1 / high, 3) if archive.wants_gpu else 0,
-            ray_version=RAY_VERSION,
-            # A pod has room for all replicas.
-            pod_cpus=choices.cpus * high,
-            gpu_limit=", nvidia.com/gpu: 1" if archive.wants_gpu else "",
-            serve_config=indent(serve_config, 4),
-        )
-    )
 
 
 def indent(text: str, columns: int) -> str:

@@ -19,8 +19,7 @@ from typing import Any
 from offpath.archive.mar_file import read_mar, unpack_mar
 from offpath.deploy.exportable import read_exportable
 from offpath.handler.errors import WrongOption
-from offpath.serving.offline.part_runner import Job, ModelBroken, PartRunner
-from offpath.serving.offline.processes import OnPart, Parts
+from offpath.serving.offline.part_runner import Job, ModelBroken, OnPart, PartRunner, Parts
 
 
 class PartActor:

@@ -9,18 +9,9 @@ REPOSITORY/requirements.txt
 from __future__ import annotations
 
 import os
-import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
-from offpath.deploy.exportable import (
-    Exportable,
-    make_folder,
-    read_exportable,
-    unpack,
-    write_mark,
-    write_settings,
-)
+from offpath.deploy.exportable import Exportable, read_exportable, write_export
 from offpath.handler.errors import WrongOption
 
 MODEL_FILE = Path(__file__).with_name("model.py")
@@ -48,43 +39,31 @@ dynamic_batching {{ max_queue_delay_microseconds: {delay_us} }}
 """
 
 
-@dataclass(frozen=True)
-class TritonChoices:
-    """The options of `offpath export triton`.
+def export_triton(
+    path: Path, output: Path, name: str | None = None, is_thin: bool = False, force: bool = False
+) -> list[str]:
+    """Writes the repository and returns what the user can do with it, one line each.
 
-    Attributes:
+    Args:
+        path: the archive.
         name: the model's name; None for the name in the archive.
         is_thin: whether the input is the model's pixels, uint8 [height, width, channels], instead
             of an image file.
-    """
-
-    archive: Path
-    output: Path
-    name: str | None = None
-    is_thin: bool = False
-    force: bool = False
-
-
-def export_triton(choices: TritonChoices) -> list[str]:
-    """Writes the repository and returns what the user can do with it, one line each.
+        force: replace an earlier export.
 
     Raises:
         WrongOption: the archive is not ours, the name is bad, or the folder is not empty.
     """
-    archive = read_exportable(choices.archive)
-    name = choices.name or archive.name
+    archive = read_exportable(path)
+    name = name or archive.name
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise WrongOption(f"--name {name!r}: accepted are letters, digits, '-', '_' and '.'")
-    make_folder(choices.output, choices.force)
-    model = choices.output / name
-    version = model / "1"
-    unpack(archive.path, version, version / "service")
-    shutil.copy(MODEL_FILE, version)
-    write_settings(version, archive.describe_service())
-    (model / "config.pbtxt").write_text(make_config(archive, choices, name), encoding="utf-8")
-    requirements = "\n".join(archive.list_requirements()) + "\n"
-    (choices.output / "requirements.txt").write_text(requirements, encoding="utf-8")
-    write_mark(choices.output, archive.path)
+    model = output / name
+    texts = {
+        f"{name}/config.pbtxt": make_config(archive, name, is_thin),
+        "requirements.txt": "\n".join(archive.list_requirements()) + "\n",
+    }
+    write_export(archive, output, MODEL_FILE, f"{name}/1", "service", texts, force=force)
     lines = [f"{model}: {archive.path.name} for Triton's python backend"]
     if archive.handler.explanations:
         lines.append(
@@ -93,17 +72,17 @@ def export_triton(choices: TritonChoices) -> list[str]:
     return [
         *lines,
         "pip install -r"
-        f" {choices.output / 'requirements.txt'}  # in the first python3 on the server's PATH",
-        f"tritonserver --model-repository={choices.output} --http-address=127.0.0.1"
+        f" {output / 'requirements.txt'}  # in the first python3 on the server's PATH",
+        f"tritonserver --model-repository={output} --http-address=127.0.0.1"
         " --allow-grpc=false --metrics-address=127.0.0.1",
         "curl -H 'Inference-Header-Content-Length: 0' --data-binary @photo.jpg"
         f" http://127.0.0.1:8000/v2/models/{name}/infer",
     ]
 
 
-def make_config(archive: Exportable, choices: TritonChoices, name: str) -> str:
+def make_config(archive: Exportable, name: str, is_thin: bool) -> str:
     shape = ", ".join(map(str, archive.handler.input_geometry.shape))
-    if choices.is_thin:
+    if is_thin:
         image = f"data_type: TYPE_UINT8, dims: [ {shape} ]"
         image_note = "The pixels of a thin client."
     else:

@@ -18,8 +18,8 @@ import httpx
 
 from offpath.archive.mar_file import read_mar
 from offpath.archive.photographs import BUNDLED
-from offpath.deploy.ray.export import RayChoices, export_ray
-from offpath.deploy.triton.export import TritonChoices, export_triton
+from offpath.deploy.ray.export import export_ray
+from offpath.deploy.triton.export import export_triton
 from offpath.profiling.load.call import Call
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.exported import (
@@ -64,7 +64,7 @@ class Ray(OffpathRay):
 
     def build(self, folder: Path) -> None:
         output = folder / "application"
-        export_ray(RayChoices(self.archive, output, (1, 1), port=RAY_PORT))
+        export_ray(self.archive, output, (1, 1), port=RAY_PORT)
 
 
 class Triton(OffpathExportTriton):
@@ -75,7 +75,7 @@ class Triton(OffpathExportTriton):
         self.archive = archive
 
     def write_models(self, folder: Path) -> None:
-        export_triton(TritonChoices(self.archive, folder / "models", MODEL, 1))
+        export_triton(self.archive, folder / "models", MODEL)
 
 
 @contextmanager

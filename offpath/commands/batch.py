@@ -171,7 +171,7 @@ def _run(
 
             run_parts_on_ray(job, mar, options["workers"], parts, on_part)
         else:
-            from offpath.serving.offline.processes import run_parts
+            from offpath.serving.offline.part_runner import run_parts
 
             run_parts(job, mar, workers, parts, on_part)
     return time.monotonic() - first_s

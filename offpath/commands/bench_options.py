@@ -49,8 +49,7 @@ variants_option = click.option(
     metavar="NAME=SERVER:KEY=VALUE;...",
     help="A TorchServe server with other settings, measured after --servers. Can be repeated. KEY:"
     " a key of config.properties, vmargs+ (further options for Java), model.batch_size,"
-    " model.max_batch_delay_ms, model.workers, handler.SETTING, env.NAME,"
-    " front.SETTING (queue, buffer_bytes).",
+    " model.max_batch_delay_ms, model.workers, handler.SETTING, env.NAME.",
 )
 servers_option = click.option(
     "--servers",

@@ -18,7 +18,7 @@ def export_options(command: Callable[..., None]) -> Callable[..., None]:
             required=True,
             help="Folder to write to. It must be empty, or hold an export that --force replaces.",
         ),
-        click.argument("archive", type=click.Path(path_type=Path, dir_okay=False)),
+        click.argument("path", metavar="ARCHIVE", type=click.Path(path_type=Path, dir_okay=False)),
     ):
         command = option(command)
     return command
@@ -53,9 +53,9 @@ def triton(**options: Any) -> None:
       offpath export triton .offpath/model-store/classifier.mar --output repository
       tritonserver --model-repository=repository
     """
-    from offpath.deploy.triton.export import TritonChoices, export_triton
+    from offpath.deploy.triton.export import export_triton
 
-    for line in export_triton(TritonChoices(**options)):
+    for line in export_triton(**options):
         click.echo(line)
 
 
@@ -91,9 +91,9 @@ def ray(replicas: str | None, **options: Any) -> None:
       offpath export ray .offpath/model-store/classifier.mar --output application --replicas 1-4
       cd application && PYTHONPATH=. serve run config.yaml
     """
-    from offpath.deploy.ray.export import RayChoices, export_ray
+    from offpath.deploy.ray.export import export_ray
 
-    for line in export_ray(RayChoices(**options, replicas=read_replicas(replicas))):
+    for line in export_ray(**options, replicas=read_replicas(replicas)):
         click.echo(line)
 
 

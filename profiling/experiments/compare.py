@@ -23,8 +23,7 @@ from offpath.profiling.load.generators import find_generator
 from offpath.profiling.load.limits import LimitMeter, Rate
 from offpath.profiling.load.model_under_test import Answer, load_model, name_model
 from offpath.profiling.load.plan import Load
-from offpath.profiling.load.running_server import RunningServer
-from offpath.profiling.load.window import WindowWatcher, measure_load
+from offpath.profiling.load.window import RunningServer, WindowWatcher, measure_load
 from offpath.profiling.load.workload import Bodies, load_workload
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.registry import make_servers
@@ -116,10 +115,7 @@ class ServerExperiment:
         self.model = load_model(choices.model)
         # Refused before photographs are made, which takes a minute.
         self.find_adapters()
-        self.workloads = {
-            name: load_workload(name, choices.load.seed, observer.on_step)
-            for name in choices.workloads
-        }
+        self.workloads = {name: load_workload(name, observer.on_step) for name in choices.workloads}
         run.workloads.update({name: it.facts for name, it in self.workloads.items()})
         self.cells: Sequence[Cell] = choices.cells
         self.variants: Sequence[Variant] = ()

@@ -27,8 +27,7 @@ from offpath.profiling.experiments.server_account import (
 from offpath.profiling.load.generators import find_generator
 from offpath.profiling.load.plan import Load
 from offpath.profiling.load.prometheus import Snapshot, read_metrics
-from offpath.profiling.load.running_server import Groups, RunningServer
-from offpath.profiling.load.window import WindowWatcher, measure_load
+from offpath.profiling.load.window import Groups, RunningServer, WindowWatcher, measure_load
 from offpath.profiling.load.workload import Workload, load_workload
 from offpath.profiling.profilers.handlers import OFFPATH, build_handler, check_archive
 from offpath.profiling.profilers.profile_experiment import DEFAULT_MODEL

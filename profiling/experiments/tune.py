@@ -319,7 +319,7 @@ def run_tune(choices: TuneChoices, observer: Observer, save: Callable[[Run], Non
         size = math.prod(map(len, space.values()))
         observer.on_step(f"{choices.trials} of {size} candidates, about 20 s each")
         proposals = Proposals(space, reference, choices.p95_ms)
-        workload = load_workload(choices.workload, LOAD.seed, observer.on_step)
+        workload = load_workload(choices.workload, observer.on_step)
         run = Run(
             NAME,
             choices.command,

@@ -18,7 +18,6 @@ import random  # noqa: E402
 import sys  # noqa: E402
 import time  # noqa: E402
 from collections import Counter  # noqa: E402
-from collections.abc import Iterator  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
@@ -48,11 +47,11 @@ class Arrival:
 class Arrivals:
     """Poisson arrivals at a mean rate; clients take them from `queue` in order."""
 
-    def __init__(self, rate: float, seed: int) -> None:
+    def __init__(self, rate: float) -> None:
         self.queue: Queue = Queue()
         self.counted = 0
         self.is_over = False
-        self._pauses_s = make_pauses_s(rate, seed)
+        self._rate = rate
         self._opens_s = float("inf")
         self._closes_s = float("inf")
 
@@ -61,9 +60,10 @@ class Arrivals:
         self._closes_s = self._opens_s + seconds
 
     def run(self) -> None:
-        due_s = time.perf_counter()
+        # Exponentially distributed seconds between arrivals, alike in every run.
+        source, due_s = random.Random(0), time.perf_counter()
         while not self.is_over:
-            due_s += next(self._pauses_s)
+            due_s += source.expovariate(self._rate)
             # Also when late: others must run.
             gevent.sleep(max(0.0, due_s - time.perf_counter()))
             if due_s >= self._closes_s:
@@ -72,13 +72,6 @@ class Arrivals:
             self.queue.put(Arrival(due_s, is_counted))
             self.counted += is_counted
         self.is_over = True
-
-
-def make_pauses_s(rate: float, seed: int) -> Iterator[float]:
-    """Yields exponentially distributed seconds between arrivals, alike for the same seed."""
-    source = random.Random(seed)
-    while True:
-        yield source.expovariate(rate)
 
 
 class Recorder:
@@ -115,7 +108,7 @@ class Recorder:
 def make_user(plan: dict[str, Any], arrivals: Arrivals | None) -> type[FastHttpUser]:
     """Returns the user class; all clients post the photographs in turn from one sequence."""
     bodies = [Path(path).read_bytes() for path in plan["paths"]]
-    random.Random(plan["seed"]).shuffle(bodies)
+    random.Random(0).shuffle(bodies)
     sequence = itertools.cycle(bodies)
     url = urlsplit(plan["url"])
     headers = plan["headers"]
@@ -143,66 +136,45 @@ def emit(**event: Any) -> None:
     sys.stdout.flush()
 
 
-class Progress:
-    """Tells the other end the number of replies, twice per second."""
+def watch(recorder: Recorder, arrivals: Arrivals | None, plan: dict[str, Any]) -> float:
+    """Waits until the window is over, and reports the replies meanwhile; returns its seconds.
 
-    def __init__(self, recorder: Recorder, start_s: float) -> None:
-        self._recorder, self._start_s = recorder, start_s
-        self._next_s = start_s + PROGRESS_S
-
-    def tell(self) -> float:
-        """Sends the count when due; returns the seconds since the window began."""
-        now_s = time.perf_counter()
-        elapsed_s = now_s - self._start_s
-        if now_s >= self._next_s:
-            replies = self._recorder.statuses.total()
+    In open loop it is over when each request that was due in it is answered.
+    """
+    seconds, start_s = plan["seconds"], time.perf_counter()
+    next_s, is_over = start_s + PROGRESS_S, False
+    if arrivals is None:
+        recorder.is_open = True
+    else:
+        arrivals.open(seconds)
+    while not is_over:
+        now_s, replies = time.perf_counter(), recorder.statuses.total()
+        elapsed_s = now_s - start_s
+        if now_s >= next_s:
             emit(event="progress", replies=replies, elapsed_s=elapsed_s)
-            self._next_s += PROGRESS_S
-        return elapsed_s
-
-
-def watch_closed_loop(recorder: Recorder, plan: dict[str, Any]) -> float:
-    start_s = time.perf_counter()
-    seconds = plan["seconds"]
-    progress = Progress(recorder, start_s)
-    recorder.is_open = True
-    while True:
-        elapsed_s = progress.tell()
-        left_s = seconds - elapsed_s
-        if left_s <= 0:
-            enough = recorder.statuses.total() >= plan["min_replies"]
-            if enough or elapsed_s >= plan["longest_s"]:
-                break
-            left_s = POLL_S
-        gevent.sleep(min(POLL_S, left_s))
+            next_s += PROGRESS_S
+        if arrivals is not None:
+            is_answered = arrivals.is_over and replies >= arrivals.counted
+            is_over = is_answered or elapsed_s >= seconds + DRAIN_S
+        elif elapsed_s >= seconds:
+            is_over = replies >= plan["min_replies"] or elapsed_s >= plan["longest_s"]
+        if not is_over:
+            # In closed loop, wakes up at the window's end.
+            left_s = seconds - elapsed_s
+            gevent.sleep(min(POLL_S, left_s) if left_s > 0 else POLL_S)
     recorder.is_open = False
-    return time.perf_counter() - start_s
-
-
-def watch_open_loop(recorder: Recorder, arrivals: Arrivals, plan: dict[str, Any]) -> float:
-    """Waits until every request due in the window is answered; returns the time it took."""
-    start_s = time.perf_counter()
-    progress = Progress(recorder, start_s)
-    arrivals.open(plan["seconds"])
-    over_s = None
-    while not arrivals.is_over or recorder.statuses.total() < arrivals.counted:
-        progress.tell()
-        now_s = time.perf_counter()
-        if arrivals.is_over:
-            over_s = over_s or now_s
-            if now_s - over_s >= DRAIN_S:
-                break
-        gevent.sleep(POLL_S)
+    if arrivals is None:
+        return time.perf_counter() - start_s
     missing = arrivals.counted - recorder.statuses.total()
     if missing:
         recorder.statuses["none"] += missing
         recorder.last_reply_s = time.perf_counter()
-    return max(float(plan["seconds"]), recorder.last_reply_s - start_s)
+    return max(float(seconds), recorder.last_reply_s - start_s)
 
 
 def main() -> None:
     plan = json.load(sys.stdin)
-    arrivals = None if plan["rate"] is None else Arrivals(plan["rate"], plan["seed"])
+    arrivals = None if plan["rate"] is None else Arrivals(plan["rate"])
     recorder = Recorder()
     environment = Environment(user_classes=[make_user(plan, arrivals)])
     environment.events.request.add_listener(recorder.on_request)
@@ -213,10 +185,7 @@ def main() -> None:
     gevent.sleep(plan["warm_up_s"])
     emit(event="window")
     cpu = time.process_time()
-    if arrivals is None:
-        elapsed_s = watch_closed_loop(recorder, plan)
-    else:
-        elapsed_s = watch_open_loop(recorder, arrivals, plan)
+    elapsed_s = watch(recorder, arrivals, plan)
     emit(
         event="result",
         elapsed_s=elapsed_s,

@@ -34,7 +34,6 @@ class Load:
         rate: mean requests per second of the open loop; None for the closed loop.
         min_replies: a window of `seconds` continues until it has this many replies, for a minute
             at most.
-        seed: decides the order of the photographs and the times of the open loop.
         generator: name of the program that sends the load, see `generators.find_generator`.
     """
 
@@ -42,7 +41,6 @@ class Load:
     warm_up_s: float
     rate: float | None = None
     min_replies: int = 0
-    seed: int = 0
     generator: str = "locust"
 
     def plan(self, url: str, paths: tuple[Path, ...], clients: int, **changes: Any) -> LoadPlan:
@@ -56,7 +54,7 @@ class LoadPlan(Load):
     """One window of load.
 
     Attributes:
-        paths: files with the bodies, sent in turn; shuffled once by `seed`.
+        paths: files with the bodies, sent in turn, in an order that is always the same.
         clients: number of clients that wait for a reply at the same time. In the open loop, number
             of connections; a due request takes a free one.
         timeout_s: a request without a reply after this time counts as failed.

@@ -1,11 +1,18 @@
-"""One window of load on a server: what it cost, and whether the cores were the server's alone."""
+"""A running server, and one window of load on it: what it cost, and who else used the cores.
+
+By group of processes (`frontend`, `workers`): CPU time is the difference of two samples of the
+kernel's counters, never a percentage over an interval. The counters step by 10 ms, so a window
+should last seconds. An ended process counts as 0, so its group's figure falls visibly.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
 
 import psutil
 
@@ -13,15 +20,58 @@ from offpath.handler.errors import ExpectedError
 from offpath.profiling.core.experiment import Observer
 from offpath.profiling.core.gpu import GpuReading, GpuSampler
 from offpath.profiling.load.plan import Generator, LoadPlan, LoadSample
-from offpath.profiling.load.running_server import (
-    BESIDE,
-    RunningServer,
-    list_own_groups,
-    sample_cpu_s,
-    sample_pss_bytes,
-    sample_rss_bytes,
-    subtract,
-)
+
+Groups = Mapping[str, Sequence[int]]
+# The group of processes beside the server (a stand-in for S3): neither its CPU nor noise.
+BESIDE = "beside"
+
+
+class RunningServer(Protocol):
+    """A server that answers; `servers.adapter.Adapter.running` gives one."""
+
+    predict_url: str
+
+    def groups(self) -> Groups:
+        """Returns process ids by group, for CPU and memory: `frontend`, `workers`, maybe BESIDE."""
+
+    def is_running(self) -> bool:
+        """Returns False once the server has died."""
+
+    def log_path(self) -> Path:
+        """Returns the file that may say why the server died."""
+
+
+def add_up(groups: Groups, of_process: Callable[[int], float]) -> dict[str, float]:
+    """Sums a figure of processes by group; a process that has ended counts as 0."""
+
+    def read(pid: int) -> float:
+        try:
+            return of_process(pid)
+        except (psutil.NoSuchProcess, OSError):
+            return 0
+
+    return {name: sum(map(read, pids)) for name, pids in groups.items()}
+
+
+def read_cpu_s(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return sum((times.user, times.system, times.children_user, times.children_system))
+
+
+def read_rss_bytes(pid: int) -> int:
+    """Returns resident memory; a shared page counts for each process that has it."""
+    return int(psutil.Process(pid).memory_info().rss)
+
+
+def read_pss_bytes(pid: int) -> int:
+    """Returns proportional memory; a page that n processes share counts 1/n for each.
+
+    The sum over groups is right, except that a page shared with a process outside the groups counts
+    only in part.
+    """
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    found = [line for line in text.splitlines() if line.startswith("Pss:")]
+    return 1024 * int(found[0].split()[1]) if found else 0
 
 
 class WindowWatcher:
@@ -38,7 +88,7 @@ class WindowWatcher:
     def on_window(self) -> None:
         self._opened_s = time.monotonic() - self._begin_s
         self._groups = self.running.groups()
-        self._before = sample_cpu_s(self._groups)
+        self._before = add_up(self._groups, read_cpu_s)
         self._busy_before_s = machine_busy_s()
 
     def on_progress(self, replies: int, elapsed_s: float) -> None:
@@ -58,7 +108,8 @@ class WindowWatcher:
     def cpu_s(self, sample: LoadSample) -> dict[str, float]:
         """Returns CPU seconds inside the window by group; call it when the window has ended."""
         busy_s = machine_busy_s() - self._busy_before_s
-        groups = subtract(sample_cpu_s(self._groups), self._before)
+        after = add_up(self._groups, read_cpu_s)
+        groups = {name: round(after[name] - self._before.get(name, 0.0), 3) for name in after}
         groups["generator"] = round(sample.cpu_s, 3)
         groups["other"] = round(max(0.0, busy_s - sum(groups.values())), 3)
         return groups
@@ -92,9 +143,10 @@ def measure_load(
         sample = generator.run(plan, watcher)
     cpu_s = watcher.cpu_s(sample)
     watcher.check_running()
+    own = {name: pids for name, pids in watcher.running.groups().items() if name != BESIDE}
     groups: dict[str, Mapping[str, float]] = {
-        "rss_bytes": sample_rss_bytes(list_own_groups(watcher.running)),
-        "pss_bytes": sample_pss_bytes(list_own_groups(watcher.running)),
+        "rss_bytes": add_up(own, read_rss_bytes),
+        "pss_bytes": add_up(own, read_pss_bytes),
         "gpu": watcher.summarise_gpu(gpu.readings),
     }
     return {

@@ -32,7 +32,7 @@ from offpath.serving.process.ports import resolve_ports
 
 if TYPE_CHECKING:
     from offpath.profiling.load.model_under_test import ModelUnderTest
-    from offpath.profiling.load.running_server import Groups, RunningServer
+    from offpath.profiling.load.window import Groups, RunningServer
     from offpath.profiling.servers.classifiers import Classify
 
 # As in archive/presets/cpu.yaml; every server under test has the same.
@@ -40,6 +40,8 @@ BATCH_SIZE = 8
 MAX_BATCH_DELAY_MS = 1
 # Holds the settings of a server's own program, as JSON.
 VARIABLE = "OFFPATH_SERVICE"
+# Module of the relay, see `confined`.
+CONFINED = "offpath.profiling.servers.confined"
 # Printed by a program where no request tells that all its workers are ready.
 READY = "offpath: all workers are ready"
 
@@ -185,9 +187,9 @@ class PackagedAdapter(Adapter):
             raise RuntimeError(f"server {self.name!r} was prepared without setup")
         return python
 
-    @abstractmethod
     def make_command(self, start: Start) -> list[str]:
-        """Returns the server's command line."""
+        """Returns the server's command line; by default the adapter's module, run as a program."""
+        return start.run_module(type(self).__module__)
 
     def make_call(self) -> Call:
         """Returns how a client calls the server; by default as it calls TorchServe."""
@@ -226,10 +228,6 @@ class PackagedAdapter(Adapter):
     def finish_start(self, start: Start, process: ServerProcess) -> None:
         """Does what is left to do once the server is ready; nothing by default."""
 
-    def is_frontend(self, command_line: str) -> bool:
-        """Returns whether a process that is no worker belongs to the server at all."""
-        return True
-
 
 class RunningPackage:
     """A ready packaged server (`RunningServer`)."""
@@ -244,7 +242,8 @@ class RunningPackage:
             line = command_line(process)
             if self._adapter.worker_mark in line:
                 groups["workers"].append(process.pid)
-            elif self._adapter.is_frontend(line):
+            # The relay of a server in a namespace of its own is ours.
+            elif CONFINED not in line:
                 groups["frontend"].append(process.pid)
         return groups
 

@@ -41,7 +41,7 @@ def load_classifier(kind: str, model: str, threads: int, max_batch: int) -> Clas
 
 def load_pillow(model: ModelUnderTest, max_batch: int) -> Classify:
     """Loads Pillow, torchvision's transforms and an fp32 forward, as all servers' examples do."""
-    prepare, finish = model.make_transforms(), Finish(model)
+    prepare, finish = model.make_transforms(), make_finish(model)
 
     def classify(photographs: Sequence[bytes]) -> list[Labels]:
         pictures = [prepare(read_picture(photograph)) for photograph in photographs]
@@ -54,7 +54,7 @@ def load_thin(model: ModelUnderTest, max_batch: int) -> Classify:
     """Loads normalisation and forward for thin clients: uint8 pixels [height, width, channels]."""
     config = model.config
     normalise = transforms.Normalize(config.mean, config.std)
-    finish = Finish(model)
+    finish = make_finish(model)
 
     def classify(pixels: Sequence[bytes]) -> list[Labels]:
         batch = np.frombuffer(b"".join(pixels), np.uint8)
@@ -89,25 +89,23 @@ def load_offpath_decode(model: ModelUnderTest, max_batch: int) -> Classify:
     return classify
 
 
-class Finish:
-    """Forward, activation and the best classes by name."""
+def make_finish(model: ModelUnderTest) -> Callable[[torch.Tensor], list[Labels]]:
+    """Returns forward, activation and the best classes by name, as one function."""
+    device = find_device()
+    module = model.source.module.eval().to(device)
+    labels: npt.NDArray[np.object_] = np.array(model.labels, dtype=object)
 
-    def __init__(self, model: ModelUnderTest) -> None:
-        self._device = find_device()
-        self._module = model.source.module.eval().to(self._device)
-        self._top_k, self._activation = model.top_k, model.config.activation
-        self._labels: npt.NDArray[np.object_] = np.array(model.labels, dtype=object)
-
-    def __call__(self, pictures: torch.Tensor) -> list[Labels]:
+    def finish(pictures: torch.Tensor) -> list[Labels]:
         with torch.inference_mode():
-            outputs = self._module(pictures.to(self._device))
-            probabilities = activate(outputs, self._activation)
-            best = torch.topk(probabilities, self._top_k, dim=1)
+            probabilities = activate(module(pictures.to(device)), model.config.activation)
+            best = torch.topk(probabilities, model.top_k, dim=1)
         indices = best.indices.cpu().numpy()
         return [
-            dict(zip(self._labels[classes], values))
+            dict(zip(labels[classes], values))
             for classes, values in zip(indices, best.values.tolist())
         ]
+
+    return finish
 
 
 CLASSIFIERS: dict[str, Callable[[ModelUnderTest, int], Classify]] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from offpath.deploy.ray.export import RayChoices, export_ray
-from offpath.deploy.triton.export import TritonChoices, export_triton
+from offpath.deploy.ray.export import export_ray
+from offpath.deploy.triton.export import export_triton
 from offpath.profiling.load.call import JPEG, Call
 from offpath.profiling.servers.adapter import PackagedAdapter, Start
 from offpath.profiling.servers.archives import NAME, build_offpath, offpath_config
@@ -38,7 +38,7 @@ class OffpathExportTriton(Triton):
 
     def write_models(self, folder: Path) -> None:
         archive = build_archive(self, folder)
-        export_triton(TritonChoices(archive, folder / "models", name=MODEL))
+        export_triton(archive, folder / "models", name=MODEL)
 
 
 class OffpathRay(RayServe):
@@ -49,7 +49,7 @@ class OffpathRay(RayServe):
 
     def build(self, folder: Path) -> None:
         archive = build_archive(self, folder)
-        export_ray(RayChoices(archive, folder / "application", port=RAY_PORT))
+        export_ray(archive, folder / "application", port=RAY_PORT)
 
     def make_command(self, start: Start) -> list[str]:
         # In a namespace, because HAProxy and Ray listen on all addresses.

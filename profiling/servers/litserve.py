@@ -4,7 +4,7 @@
 
 from typing import Annotated
 
-from offpath.profiling.servers.adapter import PackagedAdapter, ServiceSettings, Start, is_service
+from offpath.profiling.servers.adapter import PackagedAdapter, ServiceSettings, is_service
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.server_process import LOOPBACK
 
@@ -28,9 +28,6 @@ class LitServe(PackagedAdapter):
     predict_path, ready_path = "/predict", "/health"
     # Its workers are spawned, its HTTP processes forked.
     worker_mark = "spawn_main"
-
-    def make_command(self, start: Start) -> list[str]:
-        return start.run_module(__name__)
 
 
 if is_service():

@@ -11,8 +11,7 @@ SERVER:
 - a key of config.properties; `vmargs` replaces all of Java's options, `vmargs+` adds options;
 - model.batch_size, model.max_batch_delay_ms, model.workers: settings of the archive;
 - handler.SETTING: a setting of our handler, with a value as in YAML;
-- env.NAME: a variable of the server and its workers;
-- front.SETTING: a setting of the front door, see FRONT_KEYS.
+- env.NAME: a variable of the server and its workers.
 
 A value ends at the next `;`. Spaces around names and values do not count.
 """
@@ -21,13 +20,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from offpath.archive.bounded_yaml import load_yaml
 from offpath.archive.model_config import make_model_config
 from offpath.handler.errors import WrongOption
-from offpath.profiling.servers.torchserve import FRONT_KEYS, FrontDoorAdapter, TorchServeAdapter
+from offpath.profiling.servers.adapter import Adapter
+from offpath.profiling.servers.torchserve import TorchServeAdapter
 from offpath.serving.torchserve.server_settings import find_config, read_properties
 
 FORM = "NAME=SERVER:KEY=VALUE;KEY=VALUE"
@@ -49,27 +49,14 @@ MODEL_KEYS = {
     "max_batch_delay_ms": ("maxBatchDelay",),
     "workers": ("minWorkers", "maxWorkers"),
 }
+KNOWN = (*sorted(CONFIG_KEYS), *(f"model.{name}" for name in MODEL_KEYS))
 
 
-@dataclass(frozen=True)
-class Override:
-    """A variant as it was asked for: its name, the server that it changes, values as typed."""
+def parse_override(text: str) -> tuple[str, str, dict[str, str]]:
+    """Reads NAME=SERVER:KEY=VALUE;...: the variant's name, its server, and values as typed.
 
-    name: str
-    server: str
-    settings: Mapping[str, str]
-
-    def of_kind(self, kind: str) -> dict[str, str]:
-        """Returns the settings whose key begins with `kind.`, without this prefix."""
-        return {
-            key.removeprefix(f"{kind}."): value
-            for key, value in self.settings.items()
-            if key.startswith(f"{kind}.")
-        }
-
-
-def parse_override(text: str) -> Override:
-    """Reads NAME=SERVER:KEY=VALUE;...; raises WrongOption for any other form or unknown key."""
+    Raises WrongOption for any other form or an unknown key; our handler checks its own settings.
+    """
     name, _, rest = text.partition("=")
     server, _, listed = rest.partition(":")
     name, server = name.strip(), server.strip()
@@ -78,26 +65,19 @@ def parse_override(text: str) -> Override:
     if not (name and server and pairs) or "/" in name or name.startswith("."):
         raise WrongOption(f"variant {text!r}: expected {FORM}, and no slash in the name")
     for key, sign, _ in pairs:
-        check_key(name, key.strip())
+        if key.strip() not in KNOWN and not re.fullmatch(r"(handler|env)\.\w+", key.strip()):
+            raise WrongOption(
+                f"variant {name!r}: no setting {key.strip()!r}; expected handler.SETTING, env.NAME"
+                f" or one of {', '.join(KNOWN)}"
+            )
         if not sign:
             raise WrongOption(f"variant {name!r}: {key.strip()!r} has no value")
     if len(settings) < len(pairs):
         raise WrongOption(f"variant {name!r}: a key is there twice in {listed!r}")
-    return Override(name, server, settings)
+    return name, server, settings
 
 
-def check_key(name: str, key: str) -> None:
-    """Refuses an unknown key; our handler checks its own settings."""
-    known = [*sorted(CONFIG_KEYS), *(f"model.{one}" for one in MODEL_KEYS)]
-    known += [f"front.{one}" for one in FRONT_KEYS]
-    if key not in known and not re.fullmatch(r"(handler|env)\.\w+", key):
-        raise WrongOption(
-            f"variant {name!r}: no setting {key!r}; expected handler.SETTING, env.NAME or one of"
-            f" {', '.join(known)}"
-        )
-
-
-def apply_override(server: object, override: Override) -> TorchServeAdapter:
+def apply_override(server: Adapter, name: str, settings: Mapping[str, str]) -> TorchServeAdapter:
     """Returns the server with the variant's name and settings.
 
     Raises:
@@ -105,29 +85,33 @@ def apply_override(server: object, override: Override) -> TorchServeAdapter:
     """
     if not isinstance(server, TorchServeAdapter):
         raise WrongOption(
-            f"variant {override.name!r}: {override.server!r} is no TorchServe, so its"
-            " settings cannot be changed"
+            f"variant {name!r}: {server.name!r} is no TorchServe, so its settings cannot be changed"
         )
-    archive = change_archive(server, override)
-    is_own = "batch_size" in override.of_kind("model")
-    changed = replace(
+    # Kind of setting -> its settings, without the kind's prefix.
+    of: dict[str, dict[str, str]] = {"env": {}, "model": {}, "handler": {}, "config": {}}
+    for key, value in settings.items():
+        kind, _, rest = key.rpartition(".")
+        of[kind or "config"][rest] = value
+    asked = server.archive_settings
+    if of["model"] and not asked:
+        raise WrongOption(
+            f"variant {name!r}: {server.name!r} runs on TorchServe's defaults: its archive has no"
+            " settings"
+        )
+    if of["handler"] and "handler" not in asked:
+        raise WrongOption(f"variant {name!r}: {server.name!r} does not have our handler")
+    archive = change_archive(asked, of["model"], of["handler"])
+    return replace(
         server,
-        name=override.name,
+        name=name,
         archive_settings=archive,
-        batch_size=archive["batchSize"] if is_own else server.batch_size,
-        overrides={**server.overrides, **change_config(server, override)},
-        env={**server.env, **override.of_kind("env")},
+        batch_size=archive["batchSize"] if "batch_size" in of["model"] else server.batch_size,
+        overrides={**server.overrides, **change_config(server, of["config"])},
+        env={**server.env, **of["env"]},
     )
-    front = {k: read_value(v) for k, v in override.of_kind("front").items()}
-    if not front:
-        return changed
-    if not isinstance(changed, FrontDoorAdapter):
-        raise WrongOption(f"variant {override.name!r}: {override.server!r} has no front door")
-    return replace(changed, front=front)
 
 
-def change_config(server: TorchServeAdapter, override: Override) -> dict[str, str]:
-    config = {k: v for k, v in override.settings.items() if k in CONFIG_KEYS}
+def change_config(server: TorchServeAdapter, config: dict[str, str]) -> dict[str, str]:
     more = config.pop(MORE_VMARGS, None)
     if more is not None:
         shipped = {} if server.stock else read_properties(find_config())
@@ -137,19 +121,10 @@ def change_config(server: TorchServeAdapter, override: Override) -> dict[str, st
     return config
 
 
-def change_archive(server: TorchServeAdapter, override: Override) -> Mapping[str, Any]:
+def change_archive(
+    asked: Mapping[str, Any], model: Mapping[str, str], handler: Mapping[str, str]
+) -> Mapping[str, Any]:
     """Returns the archive's model-config.yaml, checked as `offpath archive` does."""
-    model, handler = override.of_kind("model"), override.of_kind("handler")
-    asked = server.archive_settings
-    if model and not asked:
-        raise WrongOption(
-            f"variant {override.name!r}: {override.server!r} runs on TorchServe's defaults:"
-            " its archive has no settings"
-        )
-    if handler and "handler" not in asked:
-        raise WrongOption(
-            f"variant {override.name!r}: {override.server!r} does not have our handler"
-        )
     if not (model or handler):
         return asked
     changes = {key: read_value(value) for name, value in model.items() for key in MODEL_KEYS[name]}

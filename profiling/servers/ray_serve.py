@@ -19,7 +19,7 @@ from offpath.profiling.servers.adapter import (
     Start,
     is_service,
 )
-from offpath.profiling.servers.confined import MODULE, confine, why_no_namespace
+from offpath.profiling.servers.confined import confine, why_no_namespace
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.server_process import LOOPBACK
 
@@ -72,7 +72,7 @@ class RayServe(PackagedAdapter):
         )
 
     def make_command(self, start: Start) -> list[str]:
-        command = start.run_module(__name__)
+        command = super().make_command(start)
         if may_listen_everywhere() and why_no_namespace() is not None:
             return command
         # The port inside is the one outside.
@@ -92,10 +92,6 @@ class RayServe(PackagedAdapter):
     def is_ready(self, start: Start) -> bool:
         # The program prints a line when the replicas are there. HAProxy learns of them later.
         return READY in start.log.read_text(errors="replace") and super().is_ready(start)
-
-    def is_frontend(self, command_line: str) -> bool:
-        # The relay into the namespace is ours.
-        return MODULE not in command_line
 
 
 if is_service():

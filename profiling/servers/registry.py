@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from offpath.handler.errors import WrongOption
+from offpath.profiling.load.call import NPY, Call
 from offpath.profiling.load.model_under_test import ModelUnderTest
-from offpath.profiling.servers import torchserve
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.bentoml import BentoML
 from offpath.profiling.servers.environments import Environment
@@ -17,21 +17,21 @@ from offpath.profiling.servers.mosec import Mosec, MosecOffpathDecode
 from offpath.profiling.servers.overrides import apply_override, parse_override
 from offpath.profiling.servers.ray_serve import RayServe
 from offpath.profiling.servers.tf_serving import TfServing
-from offpath.profiling.servers.torchserve import make_offpath, make_offpath_granian
+from offpath.profiling.servers.torchserve import make_stock, make_stock_fixed, naive, ours
 from offpath.profiling.servers.triton import Triton, TritonOffpathDecode, TritonThin
 
 # Name -> maker(model, cores).
 SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {
-    "offpath": make_offpath,
-    "offpath-direct": torchserve.make_offpath_direct,
-    "offpath-granian": make_offpath_granian,
-    "offpath-granian-direct": torchserve.make_offpath_granian_direct,
-    "offpath-thin": torchserve.make_offpath_thin,
-    "offpath-s3": torchserve.make_offpath_s3,
-    "torchserve-naive": torchserve.make_naive,
-    "torchserve-naive-s3": torchserve.make_naive_s3,
-    "torchserve-stock": torchserve.make_stock,
-    "torchserve-fixed": torchserve.make_stock_fixed,
+    "offpath": ours("offpath", has_door=True),
+    "offpath-direct": ours("offpath-direct"),
+    "offpath-granian": ours("offpath-granian", server="granian", has_door=True),
+    "offpath-granian-direct": ours("offpath-granian-direct", server="granian"),
+    "offpath-thin": ours("offpath-thin", call=Call(NPY)),
+    "offpath-s3": ours("offpath-s3", has_store=True),
+    "torchserve-naive": naive("torchserve-naive"),
+    "torchserve-naive-s3": naive("torchserve-naive-s3", has_store=True),
+    "torchserve-stock": make_stock,
+    "torchserve-fixed": make_stock_fixed,
     "triton": Triton,
     "triton-offpath-decode": TritonOffpathDecode,
     "triton-thin": TritonThin,
@@ -71,11 +71,11 @@ def make_servers(
     for server in made:
         server.batch_size = batch_size
     for text in variants:
-        override = parse_override(text)
-        check_names([override.server])
-        server = SERVERS[override.server](model, cores)
+        name, base, settings = parse_override(text)
+        check_names([base])
+        server = SERVERS[base](model, cores)
         server.batch_size = batch_size
-        made.append(apply_override(server, override))
+        made.append(apply_override(server, name, settings))
     if len({server.name for server in made}) != len(made) or not made:
         given = ",".join(server.name for server in made)
         raise WrongOption(f"servers {given!r}: expected distinct names, at least one")

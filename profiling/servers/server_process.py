@@ -16,7 +16,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -99,7 +99,6 @@ def start_process(
     is_ready: Callable[[], bool],
     *,
     env: Mapping[str, str] = {},
-    cwd: Path | None = None,
     scratch: Path | None = None,
     timeout_s: float = START_TIMEOUT_S,
     stop_timeout_s: float = STOP_TIMEOUT_S,
@@ -108,7 +107,6 @@ def start_process(
 
     Args:
         env: variables added to `server_environment`.
-        cwd: its working folder; the log's by default.
         scratch: temporary folder that is removed when this process is killed.
         stop_timeout_s: time that it gets to end by itself.
 
@@ -122,7 +120,7 @@ def start_process(
             # In a session of its own, Ctrl-C reaches us alone, and we end the whole session.
             process = subprocess.Popen(
                 list(command),
-                cwd=cwd or log.parent,
+                cwd=log.parent,
                 env=server_environment({**env, MARK_VARIABLE: mark}),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -171,24 +169,13 @@ def find_members(mark: str, session_id: int) -> list[psutil.Process]:
     """
     found = {process.pid: process for process in find_session_members(session_id)}
     for process in psutil.process_iter():
-        if has_mark(process, mark):
-            for member in [process, *descendants(process)]:
-                found.setdefault(member.pid, member)
+        # It may have ended, or be another user's.
+        with suppress(psutil.Error):
+            if process.environ().get(MARK_VARIABLE) == mark:
+                found.setdefault(process.pid, process)
+                for member in process.children(recursive=True):
+                    found.setdefault(member.pid, member)
     return [found[pid] for pid in sorted(found) if is_running(found[pid])]
-
-
-def has_mark(process: psutil.Process, mark: str) -> bool:
-    try:
-        return process.environ().get(MARK_VARIABLE) == mark
-    except psutil.Error:
-        return False
-
-
-def descendants(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return process.children(recursive=True)
-    except psutil.Error:
-        return []
 
 
 def command_line(process: psutil.Process) -> str:
@@ -208,10 +195,8 @@ def end_members(mark: str, session_id: int, timeout_s: float) -> None:
         members = [p for p in members if is_running(p)]
         left = members + find_members(mark, session_id)
         for process in left:
-            try:
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
-            except psutil.NoSuchProcess:
-                continue
         psutil.wait_procs(left, timeout=KILL_TIMEOUT_S)
 
 

@@ -19,7 +19,7 @@ import httpx
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.call import Call
 from offpath.profiling.load.model_under_test import ModelUnderTest
-from offpath.profiling.load.running_server import Groups
+from offpath.profiling.load.window import Groups
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.server_process import is_ok
 

@@ -5,19 +5,18 @@ TorchServe runs our archive, the stock handler and a typical first one; Granian 
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.load.call import NPY, Call
+from offpath.profiling.load.call import Call
 from offpath.profiling.load.model_under_test import ModelUnderTest
-from offpath.profiling.load.running_server import BESIDE, Groups
+from offpath.profiling.load.window import BESIDE, Groups
 from offpath.profiling.servers import archives
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.put_store import (
@@ -41,18 +40,14 @@ from offpath.serving.torchserve.session import View, make_server, warm_up
 ARCHIVE = f"{archives.NAME}.mar"
 # The group of the fork server and the workers' launchers, see serving/fork/fork_server.py.
 FORK_HELPERS = "fork helpers"
-# Variables that tell the naive handler where to put its predictions.
-NAIVE_VARIABLES = ("OFFPATH_NAIVE_BUCKET", "OFFPATH_NAIVE_ENDPOINT")
 # Free ports; all clients of a benchmark share one address.
 DOOR = DoorSettings(port=0, metrics_port=0, client_connections=10_000)
-# What a variant may change of DoorSettings: `--variant NAME=offpath:front.KEY=VALUE`.
-FRONT_KEYS = ("buffer_bytes", "queue")
 # Group of the door's processes, which counts with the front end and is also shown alone.
 NGINX = "nginx"
 
 
 class RunningTorchServe:
-    """A ready TorchServe or Granian; its process groups are the front end and the workers.
+    """A ready TorchServe or Granian, perhaps behind a door, in groups of processes.
 
     Attributes:
         began_s: time of its start (`time.perf_counter`), where something else was started before.
@@ -63,31 +58,32 @@ class RunningTorchServe:
         server: TorchServe,
         beside: Beside = Beside(),
         began_s: float | None = None,
+        door: Door | None = None,
     ) -> None:
-        self.server, self._beside = server, beside
+        self.server, self._beside, self._door = server, beside, door
         self.began_s = began_s
-        self.predict_url = f"{server.inference_url}/predictions/{archives.NAME}"
+        url = server.inference_url if door is None else door.url
+        self.predict_url = f"{url}/predictions/{archives.NAME}"
 
     def groups(self) -> Groups:
-        frontend = self.server.java_pid
-        helpers = find_fork_helpers(frontend)  # none with Granian
+        frontend, nginx = self.server.java_pid, self._door and self._door.nginx
+        optional = {
+            FORK_HELPERS: find_fork_helpers(frontend),  # none with Granian
+            BESIDE: list(self._beside.pids),
+            NGINX: [nginx.pid, *nginx.worker_pids()] if nginx else [],
+        }
         return {
             "frontend": [frontend],
             "workers": self.server.worker_pids(),
-            **({FORK_HELPERS: helpers} if helpers else {}),
-            **({BESIDE: list(self._beside.pids)} if self._beside.pids else {}),
+            **{name: pids for name, pids in optional.items() if pids},
         }
 
     def is_running(self) -> bool:
-        return self.server.is_running()
+        has_door = self._door is None or self._door.nginx.is_running()
+        return has_door and self.server.is_running()
 
     def log_path(self) -> Path:
         return self.server.log_path
-
-
-@contextmanager
-def run_nothing() -> Iterator[Beside]:
-    yield Beside()
 
 
 @dataclass
@@ -101,9 +97,8 @@ class TorchServeAdapter(Adapter):
         stock: run without our config.properties and log settings.
         overrides: keys of config.properties.
         batch_size: see `Adapter`; wins over `archive_settings`.
-        beside: starts what runs beside the server.
-        beside_settings: what the result says of `beside`.
-        needs: returns why the server cannot run here, apart from Java.
+        has_store: start a stand-in for S3 beside the server.
+        has_door: start our front door, nginx, before the server.
     """
 
     name: str
@@ -115,13 +110,13 @@ class TorchServeAdapter(Adapter):
     env: Mapping[str, str] = field(default_factory=dict)
     call: Call = field(default_factory=Call)
     batch_size: int = BATCH_SIZE
-    beside: Callable[[], AbstractContextManager[Beside]] = run_nothing
-    beside_settings: Mapping[str, Any] = field(default_factory=dict)
-    needs: Callable[[], str | None] = lambda: None
+    has_store: bool = False
+    has_door: bool = False
     _store: Path | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
+        store = {"s3": "a stand-in on loopback", "put_ms": PUT_LATENCY_MS}
         return {
             "archive": self.config,
             **({} if self.server == "torchserve" else {"server": self.server}),
@@ -129,7 +124,8 @@ class TorchServeAdapter(Adapter):
             "fork_workers": not self.stock,
             "overrides": dict(self.overrides),
             "env": dict(self.env),
-            **self.beside_settings,
+            **(store if self.has_store else {}),
+            **({"front": f"nginx {find_nginx().version_text}"} if self.has_door else {}),
         }
 
     @property
@@ -140,12 +136,16 @@ class TorchServeAdapter(Adapter):
         return {**self.archive_settings, "batchSize": self.batch_size}
 
     def why_not(self) -> str | None:
-        if self.server == "torchserve":
-            try:
+        try:
+            if self.has_door:
+                find_nginx()
+            if self.server == "torchserve":
                 find_java()
-            except ExpectedError as error:
-                return str(error)
-        return self.needs()
+        except ExpectedError as error:
+            return str(error)
+        if self.server == "granian" and not (find_spec("granian") and find_spec("uvloop")):
+            return "granian or uvloop is not installed: pip install 'torchserve-offpath[granian]'"
+        return None
 
     def prepare(self, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -154,7 +154,16 @@ class TorchServeAdapter(Adapter):
 
     @contextmanager
     def running(self) -> Iterator[RunningTorchServe]:
-        with self.beside() as beside:
+        if self.has_door:
+            settings = self._make_settings(Beside())
+            session = OneHostSession(lambda _: settings, DOOR, View())
+            try:
+                session.start()
+                yield RunningTorchServe(session.rotation.current, door=session.door)
+            finally:
+                session.stop()
+            return
+        with run_put_store() if self.has_store else nullcontext(Beside()) as beside:
             began_s = time.perf_counter()
             with make_server(self._make_settings(beside)) as server:
                 if not self.stock and not isinstance(server, GranianServer):
@@ -180,77 +189,37 @@ class TorchServeAdapter(Adapter):
         )
 
 
-def make_offpath_direct(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
-    """Our archive with the host's preset, our config.properties, no front door."""
-    config = archives.offpath_config(model, cores)
-    return TorchServeAdapter(
-        "offpath-direct",
-        lambda folder, asked: archives.build_offpath(model, asked, folder),
-        config,
-    )
+# Makes a server under test of a model and a number of cores.
+Make = Callable[[ModelUnderTest, int], TorchServeAdapter]
 
 
-def make_offpath_granian_direct(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
-    """The archive of `offpath-direct` on Granian, without Java and without a front door."""
-    return replace(
-        make_offpath_direct(model, cores),
-        name="offpath-granian-direct",
-        server="granian",
-        needs=why_no_granian,
-    )
+def ours(name: str, **settings: Any) -> Make:
+    """Returns the maker of our archive with the host's preset, and our config.properties."""
+
+    def make(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
+        log = {"prediction_log": PREDICTION_LOG} if settings.get("has_store") else {}
+        config = archives.offpath_config(model, cores, **log)
+        return TorchServeAdapter(
+            name,
+            lambda folder, asked: archives.build_offpath(model, asked, folder),
+            config,
+            **settings,
+        )
+
+    return make
 
 
-def why_no_granian() -> str | None:
-    return why_missing(("granian", "uvloop"), "granian")
+def naive(name: str, has_store: bool = False) -> Make:
+    """Returns the maker of a typical first handler (`baselines/naive_handler.py`) on defaults.
 
-
-def make_offpath_thin(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
-    """The same server with thin clients: they decode and resize, and send a uint8 npy."""
-    return replace(make_offpath_direct(model, cores), name="offpath-thin", call=Call(NPY))
-
-
-def make_offpath_s3(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
-    """The same server with its prediction log shipped to a stand-in for S3."""
-    config = archives.offpath_config(model, cores, prediction_log=PREDICTION_LOG)
-    offpath = replace(make_offpath_direct(model, cores), archive_settings=config)
-    return with_store(offpath, "offpath-s3")
-
-
-def with_store(server: TorchServeAdapter, name: str) -> TorchServeAdapter:
-    return replace(
-        server,
-        name=name,
-        env={},
-        beside=run_put_store,
-        beside_settings={"s3": "a stand-in on loopback", "put_ms": PUT_LATENCY_MS},
-    )
-
-
-def why_missing(packages: Sequence[str], extra: str) -> str | None:
-    missing = [name for name in packages if find_spec(name) is None]
-    if not missing:
-        return None
-    return f"{' and '.join(missing)} not installed: " f"pip install 'torchserve-offpath[{extra}]'"
-
-
-def make_naive(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
-    """A typical first handler (`baselines/naive_handler.py`) on TorchServe's defaults.
-
-    With OFFPATH_NAIVE_BUCKET (and OFFPATH_NAIVE_ENDPOINT) it puts each prediction into S3.
+    It puts each prediction into the stand-in for S3, where one is beside it.
     """
-    store = {name: os.environ[name] for name in NAIVE_VARIABLES if name in os.environ}
-    return TorchServeAdapter(
-        "torchserve-naive",
+    return lambda model, _: TorchServeAdapter(
+        name,
         lambda folder, _: archives.build_naive(model, folder),
         stock=True,
-        # Part of the settings: the result says whether it wrote to S3.
-        env=store,
+        has_store=has_store,
     )
-
-
-def make_naive_s3(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
-    """The same handler with a stand-in for S3: one put per prediction."""
-    return with_store(make_naive(model, cores), "torchserve-naive-s3")
 
 
 def make_stock(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
@@ -264,11 +233,8 @@ def make_stock(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
 
 def make_stock_fixed(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
     """The stock image_classifier with our batch settings, one thread per worker and a fit JVM."""
-    config = {
-        key: value
-        for key, value in archives.offpath_config(model, cores).items()
-        if key != "handler"
-    }
+    config = archives.offpath_config(model, cores)
+    del config["handler"]
     return TorchServeAdapter(
         "torchserve-fixed",
         lambda folder, asked: archives.build_stock(model, asked, folder),
@@ -276,68 +242,4 @@ def make_stock_fixed(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
         stock=True,
         overrides={"vmargs": "-Xms2g -Xmx2g -XX:+UseParallelGC"},
         env={"OMP_NUM_THREADS": "1"},
-    )
-
-
-class RunningBehindDoor(RunningTorchServe):
-    """A ready TorchServe or Granian behind a door."""
-
-    def __init__(self, server: TorchServe, door: Door, began_s: float | None) -> None:
-        super().__init__(server, began_s=began_s)
-        self._door = door
-        self.predict_url = f"{door.url}/predictions/{archives.NAME}"
-
-    def groups(self) -> Groups:
-        nginx = self._door.nginx
-        return {**super().groups(), NGINX: [nginx.pid, *nginx.worker_pids()]}
-
-    def is_running(self) -> bool:
-        return super().is_running() and self._door.nginx.is_running()
-
-
-@dataclass
-class FrontDoorAdapter(TorchServeAdapter):
-    """Our archive behind the front door; `front` has keys of FRONT_KEYS that differ from `DOOR`."""
-
-    front: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        door = {f"front.{name}": value for name, value in self.front.items()}
-        nginx = f"nginx {find_nginx().version_text}"
-        return super().settings | {"front": nginx, **door}
-
-    def why_not(self) -> str | None:
-        try:
-            find_nginx()
-        except ExpectedError as error:
-            return str(error)
-        return super().why_not()
-
-    @contextmanager
-    def running(self) -> Iterator[RunningBehindDoor]:
-        began_s = time.perf_counter()
-        settings = self._make_settings(Beside())
-        door = replace(DOOR, **self.front)
-        session = OneHostSession(lambda _: settings, door, View())
-        try:
-            session.start()
-            yield RunningBehindDoor(session.rotation.current, session.door, began_s)
-        finally:
-            session.stop()
-
-
-def make_offpath(model: ModelUnderTest, cores: int) -> FrontDoorAdapter:
-    """The archive of `offpath-direct`, with nginx before TorchServe."""
-    direct = make_offpath_direct(model, cores)
-    return FrontDoorAdapter("offpath", direct.build, direct.archive_settings)
-
-
-def make_offpath_granian(model: ModelUnderTest, cores: int) -> FrontDoorAdapter:
-    """The same archive with nginx before Granian."""
-    return replace(
-        make_offpath(model, cores),
-        name="offpath-granian",
-        server="granian",
-        needs=why_no_granian,
     )

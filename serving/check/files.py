@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from offpath.archive.mar_file import LABELS_CURE, NO_LABELS, MarFile, read_mar
 from offpath.archive.model_config import DEVICE_TYPES
@@ -77,12 +77,22 @@ def check_archive(path: Path) -> Iterator[Finding]:
     model = f"model {archive.model_name} {archive.model_version}"
     loss = None if archive.has_our_handler else f"{archive.handler}, {model}; not offpath's"
     yield grade(area, "handler", f"offpath's, {model}", loss, convert)
-    if archive.model_config is None:
+    config = archive.model_config
+    if config is None:
         found = "no model-config.yaml: batch size 1 unless the register API sets another"
         yield lost(area, "batch settings", found, convert)
         return
-    for check in ARCHIVE_CHECKS:
-        yield from check(area, archive)
+    ignored = [key for key in MODEL_SETTINGS if key in config and is_ignored(config[key])]
+    for key in ignored:
+        yield wrong(area, key, f"{config[key]!r}: {WHOLE_NUMBERS}", f"{key}: 1")
+    if not ignored:
+        found = f"batch {config.get('batchSize', 1)}, delay {config.get('maxBatchDelay', 100)} ms"
+        yield ok(area, "batch settings", found)
+    yield from _check_device(area, config)
+    yield from _check_workers(area, config)
+    if archive.has_our_handler:
+        yield _check_handler(area, config)
+    yield from check_labels(area, archive)
 
 
 def check_labels(area: str, archive: MarFile) -> Iterator[Finding]:
@@ -90,18 +100,8 @@ def check_labels(area: str, archive: MarFile) -> Iterator[Finding]:
         yield lost(area, "labels", NO_LABELS, LABELS_CURE)
 
 
-def _check_batches(area: str, archive: MarFile) -> Iterator[Finding]:
-    config = archive.model_config or {}
-    ignored = [key for key in MODEL_SETTINGS if key in config and is_ignored(config[key])]
-    for key in ignored:
-        yield wrong(area, key, f"{config[key]!r}: {WHOLE_NUMBERS}", f"{key}: 1")
-    if not ignored:
-        found = f"batch {config.get('batchSize', 1)}, delay {config.get('maxBatchDelay', 100)} ms"
-        yield ok(area, "batch settings", found)
-
-
-def _check_device(area: str, archive: MarFile) -> Iterator[Finding]:
-    device = (archive.model_config or {}).get(DEVICE, "cpu")
+def _check_device(area: str, config: Mapping[str, Any]) -> Iterator[Finding]:
+    device = config.get(DEVICE, "cpu")
     if device not in DEVICE_TYPES:
         yield wrong(area, "device", f"{device!r:.80}", f"{DEVICE}: {' or '.join(DEVICE_TYPES)}")
     elif device == "gpu" and not has_gpu():
@@ -111,8 +111,7 @@ def _check_device(area: str, archive: MarFile) -> Iterator[Finding]:
         yield ok(area, "device", device)
 
 
-def _check_workers(area: str, archive: MarFile) -> Iterator[Finding]:
-    config = archive.model_config or {}
+def _check_workers(area: str, config: Mapping[str, Any]) -> Iterator[Finding]:
     workers, section, cores = config.get("maxWorkers"), config.get("handler"), count_cores()
     if not isinstance(workers, int):
         return
@@ -124,19 +123,13 @@ def _check_workers(area: str, archive: MarFile) -> Iterator[Finding]:
     yield grade(area, "workers", workers, loss, cure)
 
 
-def _check_handler(area: str, archive: MarFile) -> Iterator[Finding]:
-    if not archive.has_our_handler:
-        return
+def _check_handler(area: str, config: Mapping[str, Any]) -> Finding:
     try:
-        config = HandlerConfig.from_mapping((archive.model_config or {}).get("handler"), environ={})
+        handler = HandlerConfig.from_mapping(config.get("handler"), environ={})
     except ConfigError as error:
-        yield wrong(area, "handler settings", str(error), "offpath archive --set ...")
-        return
-    found = f"{config.image_size} px, top {config.top_k}, log {config.prediction_log.uri}"
-    yield ok(area, "handler settings", found)
-
-
-ARCHIVE_CHECKS = (_check_batches, _check_device, _check_workers, _check_handler, check_labels)
+        return wrong(area, "handler settings", str(error), "offpath archive --set ...")
+    found = f"{handler.image_size} px, top {handler.top_k}, log {handler.prediction_log.uri}"
+    return ok(area, "handler settings", found)
 
 
 def check_config(
@@ -147,37 +140,47 @@ def check_config(
     `vmargs` are the Java options of the running server; None takes those in the file.
     """
     options = (properties.get("vmargs", "") if vmargs is None else vmargs).split()
-    for check in CONFIG_CHECKS:
-        for finding in check(properties, options):
-            yield dataclasses.replace(finding, area=area)
-
-
-def _check_ignored(properties: Mapping[str, str], _: Sequence[str]) -> Iterator[Finding]:
+    ours = read_properties(find_config())
     for key, option in ARCHIVE_OPTIONS.items():
         if key in properties:
             value = properties[key]
             found = f"{value}; TorchServe ignores this key in config.properties"
-            yield wrong(AREA, key, found, f"offpath archive {option} {value} ...")
+            yield wrong(area, key, found, f"offpath archive {option} {value} ...")
+    yield from _check_java(area, properties, options, ours)
+    yield from _check_metrics(area, properties)
+    for key, cost in WANTED.items():
+        given = properties.get(key)
+        loss = None if given == ours[key] else f"{given or 'not set'}: {cost}"
+        yield grade(area, key, given, loss, f"{key}={ours[key]}")
+    for key, cost in LIMITS.items():
+        text = properties.get(key, DEFAULTS[key])
+        number = int(text) if text.isdigit() else 0
+        is_low = number <= int(DEFAULTS[key]) and number < int(ours[key])
+        yield grade(area, key, text, f"{text}: {cost}" if is_low else None, f"{key}={ours[key]}")
+    yield from _check_queue(area, properties, options)
+    yield from _check_addresses(area, properties)
 
 
-def _check_java(properties: Mapping[str, str], options: Sequence[str]) -> Iterator[Finding]:
-    ours = [one for one in read_properties(find_config())["vmargs"].split() if "log4j" not in one]
-    cure = "vmargs=" + " ".join([*ours, LOG4J_CURE])
+def _check_java(
+    area: str, properties: Mapping[str, str], options: Sequence[str], ours: Mapping[str, str]
+) -> Iterator[Finding]:
+    kept = [option for option in ours["vmargs"].split() if "log4j" not in option]
+    cure = "vmargs=" + " ".join([*kept, LOG4J_CURE])
     collector, heap = (read_java_option(pattern, options) for pattern in (COLLECTOR, HEAP))
-    yield grade(AREA, "collector", collector, find_collector_loss(options), cure)
+    yield grade(area, "collector", collector, find_collector_loss(options), cure)
     loss = None if heap else "not set; Java takes up to a quarter of the memory"
-    yield grade(AREA, "heap", f"at most {heap}", loss, cure)
+    yield grade(area, "heap", f"at most {heap}", loss, cure)
     names = " ".join(options)
     has_log4j = "log4j.configurationFile" in names
     loss = None if has_log4j else "TorchServe writes eight log lines per request"
-    yield grade(AREA, "request log", "log4j.configurationFile is set", loss, cure)
+    yield grade(area, "request log", "log4j.configurationFile is set", loss, cure)
     direct = properties.get("prefer_direct_buffer") == "true"
     if direct and "netty.allocator.maxOrder" not in names:
         found = "direct buffers in chunks of 16 MB triple the cost of a batch of megabyte bodies"
-        yield lost(AREA, "buffers", found, cure)
+        yield lost(area, "buffers", found, cure)
 
 
-def _check_metrics(properties: Mapping[str, str], _: Sequence[str]) -> Iterator[Finding]:
+def _check_metrics(area: str, properties: Mapping[str, str]) -> Iterator[Finding]:
     named = properties.get("metrics_config", "")
     # `offpath serve` looks for a relative path in our conf folder too.
     file = Path(named) if Path(named).is_file() else CONF_DIR / Path(named).name
@@ -186,24 +189,12 @@ def _check_metrics(properties: Mapping[str, str], _: Sequence[str]) -> Iterator[
         found = "found by model_metrics_auto_detect"
     elif not (file.is_file() and DECLARED_METRIC in file.read_text("utf-8")):
         loss = METRICS_LOSS.format(named or "the default metrics file")
-    yield grade(AREA, "our metrics", found, loss, METRICS_CURE)
+    yield grade(area, "our metrics", found, loss, METRICS_CURE)
 
 
-def _check_wanted(properties: Mapping[str, str], _: Sequence[str]) -> Iterator[Finding]:
-    ours = read_properties(find_config())
-    for key, cost in WANTED.items():
-        value = properties.get(key)
-        loss = None if value == ours[key] else f"{value or 'not set'}: {cost}"
-        yield grade(AREA, key, value, loss, f"{key}={ours[key]}")
-
-
-def _check_limits(properties: Mapping[str, str], options: Sequence[str]) -> Iterator[Finding]:
-    ours = read_properties(find_config())
-    for key, cost in LIMITS.items():
-        text = properties.get(key, DEFAULTS[key])
-        value = int(text) if text.isdigit() else 0
-        is_low = value <= int(DEFAULTS[key]) and value < int(ours[key])
-        yield grade(AREA, key, text, f"{text}: {cost}" if is_low else None, f"{key}={ours[key]}")
+def _check_queue(
+    area: str, properties: Mapping[str, str], options: Sequence[str]
+) -> Iterator[Finding]:
     queue = properties.get("job_queue_size", DEFAULTS["job_queue_size"])
     size = SIZE.fullmatch(read_java_option(HEAP, options) or "")
     heap = int(size[1]) << 10 * " kmgt".index(size[2].lower() or " ") if size else 0
@@ -212,10 +203,10 @@ def _check_limits(properties: Mapping[str, str], options: Sequence[str]) -> Iter
     if has_bodies and heap and queue.isdigit() and int(queue) * BODY_BYTES > heap // 2:
         found = f"{queue} bodies of 1.2 MB would fill more than half of the heap"
         cure = f"job_queue_size={heap // 2 // BODY_BYTES}, or a larger -Xmx"
-        yield lost(AREA, "queue and heap", found, cure)
+        yield lost(area, "queue and heap", found, cure)
 
 
-def _check_addresses(properties: Mapping[str, str], _: Sequence[str]) -> Iterator[Finding]:
+def _check_addresses(area: str, properties: Mapping[str, str]) -> Iterator[Finding]:
     has_no_tokens = properties.get("disable_token_authorization") == "true"
     open_to_all = {
         "management_address": (wrong, "without tokens: anyone who can reach it can load code"),
@@ -224,17 +215,7 @@ def _check_addresses(properties: Mapping[str, str], _: Sequence[str]) -> Iterato
     for key, (severity, cost) in open_to_all.items():
         address = properties.get(key, DEFAULTS[key])
         if has_no_tokens and not LOOPBACK.search(address):
-            yield severity(AREA, key, f"{address} {cost}", f"{key}={DEFAULTS[key]}")
+            yield severity(area, key, f"{address} {cost}", f"{key}={DEFAULTS[key]}")
     if properties.get("enable_model_api") == "true" and not properties.get("allowed_urls"):
         found = "not set: models can be loaded from any URL (CVE-2023-43654)"
-        yield wrong(AREA, "allowed_urls", found, "allowed_urls=offpath-model-store-only")
-
-
-CONFIG_CHECKS = (
-    _check_ignored,
-    _check_java,
-    _check_metrics,
-    _check_wanted,
-    _check_limits,
-    _check_addresses,
-)
+        yield wrong(area, "allowed_urls", found, "allowed_urls=offpath-model-store-only")

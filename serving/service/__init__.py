@@ -1,4 +1,4 @@
-"""What answers a request, on any server: Granian's worker, Ray's replica, Triton's instance.
+"""The service that answers requests on any server: Granian's worker, a Ray replica, Triton.
 
 model_service.py is the way of a request. A server only adds how requests arrive and how replies
 leave. Exports hold a copy of this package (deploy/exportable.py), in which `offpath.handler` is the

@@ -1,4 +1,4 @@
-"""What a server passes to the handler and gets from it: plain values."""
+"""Requests to the handler and replies from it: plain values."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import yaml
 
 from offpath.archive.mar_file import copy_mar, read_mar
 from offpath.commands.export import read_replicas
-from offpath.deploy.ray.export import RayChoices, export_ray
+from offpath.deploy.ray.export import export_ray
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.exported import OffpathRay
@@ -38,7 +38,7 @@ def read_yaml(folder: Path, name: str = "config.yaml"):
 
 
 def test_the_application_has_the_archives_settings(archive, tmp_path):
-    export_ray(RayChoices(archive, tmp_path / "app", cpus=2))
+    export_ray(archive, tmp_path / "app", cpus=2)
     config = read_mar(archive).model_config
     settings = json.loads((tmp_path / "app" / "settings.json").read_text())
     assert settings["batch_size"] == config["batchSize"]
@@ -56,7 +56,7 @@ def test_the_application_has_the_archives_settings(archive, tmp_path):
 
 
 def test_replicas_scale_between_two_numbers_by_what_is_in_flight(archive, tmp_path):
-    export_ray(RayChoices(archive, tmp_path / "app", replicas=(1, 3)))
+    export_ray(archive, tmp_path / "app", replicas=(1, 3))
     (application,) = read_yaml(tmp_path / "app")["applications"]
     scaling = application["deployments"][0]["autoscaling_config"]
     assert (scaling["min_replicas"], scaling["max_replicas"]) == (1, 3)
@@ -65,7 +65,7 @@ def test_replicas_scale_between_two_numbers_by_what_is_in_flight(archive, tmp_pa
 
 
 def test_kuberay_gets_the_same_application(archive, tmp_path):
-    export_ray(RayChoices(archive, tmp_path / "app"))
+    export_ray(archive, tmp_path / "app")
     service = read_yaml(tmp_path / "app", "rayservice.yaml")
     assert service["kind"] == "RayService"
     served = read_yaml(tmp_path / "app")
@@ -96,7 +96,7 @@ def test_rays_own_schema_takes_both_configurations(archive, tmp_path):
     server = OffpathRay(load_model("near-free"), 2)
     if server.why_not() is not None:
         pytest.skip(server.why_not())
-    export_ray(RayChoices(archive, tmp_path / "app", replicas=(1, 3)))
+    export_ray(archive, tmp_path / "app", replicas=(1, 3))
     service = read_yaml(tmp_path / "app", "rayservice.yaml")
     program = """
 import sys, yaml
@@ -122,7 +122,7 @@ KUBERAY_CRD = "OFFPATH_KUBERAY_CRD"
 @pytest.mark.skipif(KUBERAY_CRD not in os.environ, reason=f"{KUBERAY_CRD} names no file")
 def test_kuberays_schema_takes_the_manifest(archive, tmp_path):
     """With helm-chart/kuberay-operator/crds/ray.io_rayservices.yaml of KubeRay."""
-    export_ray(RayChoices(archive, tmp_path / "app"))
+    export_ray(archive, tmp_path / "app")
     service = read_yaml(tmp_path / "app", "rayservice.yaml")
     crd = yaml.safe_load(Path(os.environ[KUBERAY_CRD]).read_text())
     (schema,) = [
@@ -158,7 +158,7 @@ def test_replicas_that_are_no_numbers_are_a_wrong_use(text):
 @pytest.mark.parametrize("replicas", [(0, 2), (3, 1)])
 def test_replicas_out_of_order_are_refused_before_anything_is_written(replicas, archive, tmp_path):
     with pytest.raises(ExpectedError, match="expected numbers from 1, in ascending"):
-        export_ray(RayChoices(archive, tmp_path / "app", replicas=replicas))
+        export_ray(archive, tmp_path / "app", replicas=replicas)
     assert not (tmp_path / "app").exists()
 
 
@@ -167,7 +167,7 @@ def test_replicas_share_the_gpu_and_a_pod_has_it(archive, tmp_path):
     settings["deviceType"] = "gpu"
     copy_mar(read_mar(archive), tmp_path / "gpu.mar", {CONFIG: yaml.safe_dump(settings).encode()})
     output = tmp_path / "app"
-    export_ray(RayChoices(tmp_path / "gpu.mar", output, cpus=2))
+    export_ray(tmp_path / "gpu.mar", output, cpus=2)
     (application,) = read_yaml(output)["applications"]
     (deployment,) = application["deployments"]
     assert deployment["ray_actor_options"] == {"num_cpus": 2, "num_gpus": 0.5}

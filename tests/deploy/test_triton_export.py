@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, OUR_HANDLER, read_mar
 from offpath.commands.export import command
 from offpath.deploy.exportable import read_exportable
-from offpath.deploy.triton.export import TritonChoices, export_triton, make_config
+from offpath.deploy.triton.export import export_triton, make_config
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.exported import OffpathExportTriton
@@ -34,7 +34,7 @@ def archive(model_store: Path) -> Path:
 
 def test_the_repository_has_what_triton_and_its_owner_need(archive, tmp_path):
     output = tmp_path / "new" / "repository"
-    lines = export_triton(TritonChoices(archive, output))
+    lines = export_triton(archive, output)
     version = output / "near-free" / "1"
     assert {path.name for path in version.iterdir()} == {
         "model.py",
@@ -49,7 +49,7 @@ def test_the_repository_has_what_triton_and_its_owner_need(archive, tmp_path):
 
 def test_the_configuration_says_what_the_archive_says(archive, tmp_path):
     exportable = read_exportable(archive)
-    text = make_config(exportable, TritonChoices(archive, tmp_path), "net")
+    text = make_config(exportable, "net", is_thin=False)
     config = read_mar(archive).model_config
     assert f"max_batch_size: {config['batchSize']}" in text
     delay_us = config["maxBatchDelay"] * 1000
@@ -67,8 +67,7 @@ def test_a_gpu_archive_has_instances_on_each_gpu_and_a_thin_one_takes_pixels(tmp
         "handler": {"image_size": "96x64"},
     }
     archive = write_archive(tmp_path, settings)
-    choices = TritonChoices(archive, tmp_path, is_thin=True)
-    text = make_config(read_exportable(archive), choices, "net")
+    text = make_config(read_exportable(archive), "net", is_thin=True)
     assert "kind: KIND_GPU, count: 2" in text and "on each GPU" in text
     assert "TYPE_UINT8, dims: [ 96, 64, 3 ]" in text
 
@@ -77,7 +76,7 @@ def test_a_gpu_archive_has_instances_on_each_gpu_and_a_thin_one_takes_pixels(tmp
 def test_explanations_that_are_not_exported_are_said(is_open, tmp_path):
     settings = {"batchSize": 1, "handler": {"explanations": is_open}}
     archive = write_archive(tmp_path, settings)
-    lines = export_triton(TritonChoices(archive, tmp_path / "out"))
+    lines = export_triton(archive, tmp_path / "out")
     assert any("not exported: explanations" in line for line in lines) == is_open
 
 
@@ -126,18 +125,17 @@ def test_a_wrong_output_or_name_is_refused_and_nothing_is_deleted(
 
 
 def test_an_earlier_export_is_replaced_with_force_alone(archive, tmp_path):
-    choices = TritonChoices(archive, tmp_path / "out")
-    export_triton(choices)
+    export_triton(archive, tmp_path / "out")
     with pytest.raises(ExpectedError, match="--force"):
-        export_triton(choices)
-    export_triton(TritonChoices(archive, tmp_path / "out", name="other", force=True))
+        export_triton(archive, tmp_path / "out")
+    export_triton(archive, tmp_path / "out", name="other", force=True)
     assert not (tmp_path / "out" / "near-free").exists()
 
 
 def test_an_archive_of_another_handler_is_refused(tmp_path):
     mar = write_mar(tmp_path, "echo")
     with pytest.raises(ExpectedError, match="another handler than offpath's"):
-        export_triton(TritonChoices(mar, tmp_path / "out"))
+        export_triton(mar, tmp_path / "out")
 
 
 @pytest.fixture(scope="module")

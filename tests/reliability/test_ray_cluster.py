@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from offpath.deploy.ray.export import RayChoices, export_ray
+from offpath.deploy.ray.export import export_ray
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers import archives
 from offpath.profiling.servers.confined import NAMESPACE
@@ -46,7 +46,7 @@ def make_application(folder: Path, batch_size: int, replicas: tuple[int, int]) -
     archive = archives.build_offpath(model, config, folder / "store")
     # The balancer runs on another node.
     application = folder / "application"
-    export_ray(RayChoices(archive, application, replicas, host="0.0.0.0"))
+    export_ray(archive, application, replicas, host="0.0.0.0")
 
 
 def ship(spool: Path) -> None:

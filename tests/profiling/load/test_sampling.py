@@ -9,12 +9,7 @@ import threading
 import pytest
 
 from offpath.profiling.core.gpu import Ticker
-from offpath.profiling.load.running_server import (
-    sample_cpu_s,
-    sample_pss_bytes,
-    sample_rss_bytes,
-    subtract,
-)
+from offpath.profiling.load.window import add_up, read_cpu_s, read_pss_bytes, read_rss_bytes
 
 # Burns CPU until the kernel has counted a second of it, then waits to be told to end.
 BURN = """
@@ -42,19 +37,15 @@ def burner():
 def test_a_process_is_sampled_until_it_has_ended_and_counts_nothing_then(burner):
     used_s = float(burner.stdout.readline())
     groups = {"busy": [burner.pid], "nobody": []}
-    after = sample_cpu_s(groups)
+    after = add_up(groups, read_cpu_s)
     assert after == {"busy": pytest.approx(used_s, abs=0.05), "nobody": 0}
-    for sample in (sample_rss_bytes, sample_pss_bytes):
-        assert sample(groups)["busy"] > 50_000_000
-        assert sample(groups)["nobody"] == 0
+    for read in (read_rss_bytes, read_pss_bytes):
+        memory = add_up(groups, read)
+        assert memory["busy"] > 50_000_000 and memory["nobody"] == 0
     burner.kill()
     burner.wait()
-    for sample in (sample_cpu_s, sample_rss_bytes, sample_pss_bytes):
-        assert sample(groups) == {"busy": 0, "nobody": 0}
-
-
-def test_differences_are_by_group_and_a_new_group_began_at_nothing():
-    assert subtract({"a": 1.2504, "b": 0.5}, {"a": 0.25}) == {"a": 1.0, "b": 0.5}
+    for read in (read_cpu_s, read_rss_bytes, read_pss_bytes):
+        assert add_up(groups, read) == {"busy": 0, "nobody": 0}
 
 
 def test_a_ticker_ticks_until_its_block_ends():

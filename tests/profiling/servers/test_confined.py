@@ -47,7 +47,7 @@ def confined(tmp_path):
         confine(Path(sys.executable), port, port, command),
         tmp_path / "server.log",
         is_ok(url),
-        cwd=Path(__file__).parents[3],
+        env={"PYTHONPATH": str(Path(__file__).parents[3])},
     ) as server:
         yield url, port, server
 

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.servers.torchserve import make_offpath
+from offpath.profiling.servers.registry import SERVERS
 from tests.support.eventually import eventually
 from tests.support.front import is_alive
 from tests.support.pictures import jpeg
@@ -15,7 +15,7 @@ from tests.support.pictures import jpeg
 
 @pytest.mark.server
 def test_it_answers_through_nginx_and_leaves_nothing(tmp_path: Path) -> None:
-    server = make_offpath(load_model("near-free"), 2)
+    server = SERVERS["offpath"](load_model("near-free"), 2)
     assert server.why_not() is None
     server.prepare(tmp_path / "offpath")
     with server.running() as running:

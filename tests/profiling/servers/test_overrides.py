@@ -26,8 +26,8 @@ def make(model):
 
 def test_name_server_and_settings_are_told_apart():
     asked = parse_override("a b = offpath: vmargs=-Xmx2g -Da=b:c ; model.batch_size=1;")
-    assert (asked.name, asked.server) == ("a b", "offpath")
-    assert asked.settings == {"vmargs": "-Xmx2g -Da=b:c", "model.batch_size": "1"}
+    settings = {"vmargs": "-Xmx2g -Da=b:c", "model.batch_size": "1"}
+    assert asked == ("a b", "offpath", settings)
 
 
 def test_keys_of_config_properties_go_over_those_of_the_server(make):
@@ -86,8 +86,6 @@ def test_settings_of_the_archive_are_changed_and_the_others_stay(make, model):
         ),
         pytest.param("a=offpath:model.batchsize=1", "no setting 'model.batchsize'", id="model"),
         pytest.param("a=offpath:handler.no=1", "'no'", id="handler"),
-        pytest.param("a=offpath:front.no=1", "no setting 'front.no'", id="front"),
-        pytest.param("a=offpath-direct:front.queue=9", "has no front door", id="no-door"),
         pytest.param("a=offpath:model.batch_size=0", "batchSize is 0", id="value"),
         pytest.param("a=offpath:handler.engine={", "engine", id="not-yaml"),
         pytest.param(

@@ -61,16 +61,3 @@ def test_thin_clients_send_arrays_and_all_others_photographs(
 
     thin = {name for name, content in contents.items() if content == "npy"}
     assert thin == {"offpath-thin", "triton-thin"}
-
-
-def test_naive_handler_says_where_it_puts_its_predictions(
-    model: ModelUnderTest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OFFPATH_NAIVE_ENDPOINT", raising=False)
-    monkeypatch.setenv("OFFPATH_NAIVE_BUCKET", "predictions")
-    (with_store,) = make_servers(["torchserve-naive"], model, 2)
-    monkeypatch.delenv("OFFPATH_NAIVE_BUCKET")
-    (without_store,) = make_servers(["torchserve-naive"], model, 2)
-
-    assert with_store.settings["env"] == {"OFFPATH_NAIVE_BUCKET": "predictions"}
-    assert without_store.settings["env"] == {}

@@ -17,13 +17,8 @@ import offpath.serving.torchserve.server
 from offpath.archive.photographs import find_sources
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.load.running_server import list_own_groups
-from offpath.profiling.servers.torchserve import (
-    RunningTorchServe,
-    TorchServeAdapter,
-    make_naive_s3,
-    make_offpath_s3,
-)
+from offpath.profiling.servers.registry import SERVERS
+from offpath.profiling.servers.torchserve import RunningTorchServe, TorchServeAdapter
 from offpath.serving.torchserve.server_settings import Ports
 from tests.support.echo_archive import write_mar
 from tests.support.eventually import eventually
@@ -82,8 +77,8 @@ def start_with_store(tmp_path: Path) -> Iterator[Callable[..., Started]]:
     """Starts a server with a stand-in for S3 beside it."""
     with contextlib.ExitStack() as stack:
 
-        def start(make: Callable[..., TorchServeAdapter]) -> Started:
-            server = make(load_model("near-free"), 1)
+        def start(name: str) -> Started:
+            server = SERVERS[name](load_model("near-free"), 1)
             server.prepare(tmp_path / "store")
             return server, stack.enter_context(server.running())
 
@@ -104,18 +99,18 @@ def list_puts(running: RunningTorchServe) -> list[str]:
 
 
 def test_naive_handler_puts_one_object_a_prediction(start_with_store) -> None:
-    server, running = start_with_store(make_naive_s3)
+    server, running = start_with_store("torchserve-naive-s3")
     post_three(running)
     puts = list_puts(running)
     assert len(puts) == 3 == len(set(puts))
     assert all(path.startswith("/offpath-predictions/predictions/") for path in puts)
-    assert set(list_own_groups(running)) == {"frontend", "workers"}
+    assert set(running.groups()) == {"frontend", "workers", "beside"}
     # The settings of a result, without the address of one start.
     assert server.settings["s3"] and "ENDPOINT" not in str(server.settings)
 
 
 def test_our_log_ships_its_segments_to_the_stand_in(start_with_store) -> None:
-    server, running = start_with_store(make_offpath_s3)
+    server, running = start_with_store("offpath-s3")
     post_three(running)
     puts = eventually(lambda: list_puts(running))
     assert all(path.startswith("/offpath-predictions/offpath/dt=") for path in puts)

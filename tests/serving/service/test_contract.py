@@ -19,8 +19,8 @@ import httpx
 import numpy as np
 import pytest
 
-from offpath.deploy.ray.export import RayChoices, export_ray
-from offpath.deploy.triton.export import TritonChoices, export_triton
+from offpath.deploy.ray.export import export_ray
+from offpath.deploy.triton.export import export_triton
 from offpath.handler.config import HandlerConfig
 from offpath.serving.service.model_service import largest_body_bytes
 from offpath.serving.torchserve.server import TorchServe
@@ -42,9 +42,9 @@ TRITON = "triton"
 def hosted(kind: str, archive: Path, folder: Path) -> Iterator[dict[str, Any]]:
     """Runs an export in the stand-in of its host; returns what that says about itself."""
     if kind == TRITON:
-        export_triton(TritonChoices(archive, folder))
+        export_triton(archive, folder)
     else:
-        export_ray(RayChoices(archive, folder))
+        export_ray(archive, folder)
     command = [sys.executable, export_host.__file__, kind, str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd="/")
     try:
