@@ -99,7 +99,7 @@ def test_ship_leaves_living_workers_alone_and_takes_what_dead_ones_left(
     kill(dead)
     # As a worker leaves one that has answered nothing since its last delivery.
     for segment in list(tmp_path.glob("spool/*/*/*.spool")):
-        if str(dead.pid) in segment.parent.name:
+        if segment.parent.name.split("-")[-2] == str(dead.pid):
             segment.with_name(segment.name.replace("-0000", "-0009")).touch()
 
     done = logs("ship", "--spool", tmp_path / "spool", "--json")
