@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
@@ -34,6 +35,8 @@ MOST_DESCRIPTORS = 300
 def ready(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict]:
     """Starts the server at a soft limit of 128 descriptors; yields its READY event."""
     log = tmp_path_factory.mktemp("connections") / "log"
+    spool = log.with_name("spool")
+    record = {"OFFPATH_PREDICTION_LOG": f"file://{log.parent}/out", "OFFPATH_SPOOL_DIR": str(spool)}
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "offpath", "serve", "--server", "granian"),
@@ -44,13 +47,23 @@ def ready(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         stdout=subprocess.PIPE,
         stderr=open(log, "wb"),
         text=True,
+        env={**os.environ, **record},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, MOST_DESCRIPTORS)),
     )
     try:
-        yield json.loads(process.stdout.readline()) | {"pid": process.pid, "logs": log.parent}
+        said = json.loads(process.stdout.readline())
+        yield {**said, "pid": process.pid, "logs": log.parent, "spool": spool}
     finally:
         process.terminate()
         assert process.wait() == 0, log.read_text()
+
+
+def find_workers(ready: dict) -> dict[int, str]:
+    """Returns the status of each worker by its process id."""
+    transport = httpx.HTTPTransport(uds=ready["management"].removeprefix("unix:"))
+    with httpx.Client(transport=transport) as client:
+        (model,) = client.get("http://localhost/models/near-free").json()
+    return {worker["pid"]: worker["status"] for worker in model["workers"]}
 
 
 def open_connections(stack: ExitStack, url: str, count: int) -> None:
@@ -76,7 +89,7 @@ def test_idle_connections_to_metrics_take_no_descriptors_and_no_threads(ready: d
 
 
 def test_idle_connections_to_predictions_leave_descriptors_and_cpu_time(ready: dict) -> None:
-    workers = [psutil.Process(pid) for pid in ready["models"][0]["worker_pids"]]
+    workers = [psutil.Process(pid) for pid in find_workers(ready)]
 
     def cpu_s() -> float:
         return sum(worker.cpu_times().user for worker in workers)
@@ -94,9 +107,36 @@ def test_idle_connections_to_predictions_leave_descriptors_and_cpu_time(ready: d
     assert {httpx.post(url, content=jpeg()).status_code for _ in range(20)} == {200}
 
 
+def test_a_worker_that_starts_while_connections_are_full_opens_its_log(ready: dict) -> None:
+    url = f"{ready['inference']}/predictions/near-free"
+    before = find_workers(ready)
+    with ExitStack() as stack:
+        open_connections(stack, ready["inference"], 2 * MOST_DESCRIPTORS)
+        os.kill(min(before), signal.SIGKILL)
+        eventually(
+            lambda: find_workers(ready).keys() - before
+            and {*find_workers(ready).values()} == {"READY"}
+        )
+        (new,) = find_workers(ready).keys() - before
+        # It gets connections that waited in the kernel, and has descriptors left.
+        assert psutil.Process(new).num_fds() < MOST_DESCRIPTORS - 20
+
+    def is_recorded() -> bool:
+        assert httpx.post(url, content=jpeg()).status_code == 200
+        return any(f"-{new}-" in path for path in glob.glob(f"{ready['spool']}/*/*"))
+
+    eventually(is_recorded)
+
+
+def test_headers_of_a_megabyte_are_refused(ready: dict) -> None:
+    url = f"{ready['inference']}/predictions/near-free"
+    reply = httpx.post(url, content=jpeg(), headers={f"x-{n}": "v" * 10_000 for n in range(90)})
+    assert reply.status_code == 431
+
+
 def test_uploads_that_are_cut_off_leave_nothing_in_memory(ready: dict) -> None:
     url = f"{ready['inference']}/predictions/near-free"
-    workers = [psutil.Process(pid) for pid in ready["models"][0]["worker_pids"]]
+    workers = [psutil.Process(pid) for pid in find_workers(ready)]
     fds = [worker.num_fds() for worker in workers]
 
     def cut_off(times: int) -> int:
@@ -167,13 +207,14 @@ def test_while_no_worker_can_load_connections_are_refused(ready: dict) -> None:
         except httpx.HTTPError as error:
             return type(error).__name__
 
+    count = len(find_workers(ready))
     away = model.rename(model.with_name("away"))
-    for worker in ready["models"][0]["worker_pids"]:
+    for worker in find_workers(ready):
         os.kill(worker, signal.SIGKILL)
     eventually(lambda: ask() == "ConnectError")
     none = r'^offpath_workers_ready{model="near-free",version="1.0",.*} 0$'
     eventually(lambda: re.search(none, httpx.get(ready["metrics"]).text, re.MULTILINE))
-    workers = f"0 of {len(ready['models'][0]['worker_pids'])} are READY"
+    workers = f"0 of {count} are READY"
     assert workers in [finding.found for finding in check_server(ready["inference"])]
     away.rename(model)
     eventually(lambda: ask() == 200)
