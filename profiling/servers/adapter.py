@@ -40,8 +40,8 @@ BATCH_SIZE = 8
 MAX_BATCH_DELAY_MS = 1
 # Holds the settings of a server's own program, as JSON.
 VARIABLE = "OFFPATH_SERVICE"
-# Module of the relay, see `confined`.
-CONFINED = "offpath.profiling.servers.confined"
+# The relay's file, see `confined`.
+CONFINED = str(Path(__file__).with_name("confined.py"))
 # Printed by a program where no request tells that all its workers are ready.
 READY = "offpath: all workers are ready"
 

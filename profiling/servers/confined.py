@@ -2,7 +2,7 @@
 
 It is meant for servers that listen on all addresses whatever they are told. The program
 
-    python -m offpath.profiling.servers.confined PORT INNER_PORT COMMAND...
+    python -I confined.py PORT INNER_PORT COMMAND...
 
 listens on 127.0.0.1:PORT, enters a new namespace with that socket, starts the command there, and
 relays each connection to its 127.0.0.1:INNER_PORT. The relay copies nothing through Python
@@ -29,7 +29,8 @@ from typing import NoReturn
 SIOCSIFFLAGS = 0x8914
 IFF_UP = 1
 CHUNK_BYTES = 1 << 20
-MODULE = "offpath.profiling.servers.confined"
+# By its path, because an export before ours on the path has another package offpath.
+PROGRAM = ("-I", __file__)
 INSIDE = "--inside"
 LOOPBACK = "127.0.0.1"
 BACKLOG = 512
@@ -47,14 +48,14 @@ def why_no_namespace() -> str | None:
 
 
 def confine(python: Path, port: int, inner_port: int, command: Sequence[str]) -> list[str]:
-    return [str(python), "-m", MODULE, str(port), str(inner_port), *command]
+    return [str(python), *PROGRAM, str(port), str(inner_port), *command]
 
 
 def enter_namespace(port: int, arguments: Sequence[str]) -> NoReturn:
     """Listens, then runs this program again inside a new namespace, with the socket."""
     listener = socket.create_server((LOOPBACK, port), backlog=BACKLOG)
     listener.set_inheritable(True)
-    inside = [sys.executable, "-m", MODULE, INSIDE, str(listener.fileno()), *arguments]
+    inside = [sys.executable, *PROGRAM, INSIDE, str(listener.fileno()), *arguments]
     os.execvp(NAMESPACE[0], [*NAMESPACE, *inside])
 
 

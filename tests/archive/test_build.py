@@ -48,7 +48,7 @@ def test_archive_holds_handler_model_weights_labels_and_settings(
     assert config["batchSize"] == 8
     assert list(labels.values()) == LABELS
     assert manifest["model"]["modelName"] == "tiny"
-    assert manifest["handler_api"] == 1
+    assert manifest["handler_api"] == 2
 
 
 BUILD = """

@@ -95,7 +95,7 @@ def test_what_listens_everywhere_by_default_is_told_loopback(name, make, start):
 def test_ray_is_confined(make, start, monkeypatch):
     monkeypatch.setattr(ray_serve, "why_no_namespace", lambda: None)
     command = make("ray-serve").make_command(start)
-    assert command[:3] == [str(PYTHON), "-m", confined.MODULE]
+    assert command[:3] == [str(PYTHON), *confined.PROGRAM]
 
 
 def test_ray_does_not_run_unconfined_unless_allowed(make, start, monkeypatch, tmp_path):
@@ -106,7 +106,7 @@ def test_ray_does_not_run_unconfined_unless_allowed(make, start, monkeypatch, tm
     assert "Ray listens on all addresses and nobody may" in server.why_not()
     monkeypatch.setenv(ray_serve.ALLOW_VARIABLE, "1")
     assert "not set up" in server.why_not()
-    assert confined.MODULE not in server.make_command(start)
+    assert confined.__file__ not in server.make_command(start)
 
 
 @pytest.mark.slow
