@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 
 
 def read_labels(path: Path) -> list[str]:

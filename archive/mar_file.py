@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from offpath.archive.bounded_yaml import load_yaml
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError, WrongOption
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 OUR_HANDLER = "offpath/handler/classifier.py"

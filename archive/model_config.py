@@ -14,8 +14,9 @@ from typing import Any
 import yaml
 
 from offpath.archive.bounded_yaml import load_yaml
+from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ConfigError, WrongOption
+from offpath.handler.errors import ConfigError
 
 PRESETS_DIR = Path(__file__).parent / "presets"
 

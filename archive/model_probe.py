@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from offpath.archive import Say
+from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import WrongOption
 from offpath.handler.image.decode import Pixels
 from offpath.handler.image.geometry import CHANNELS, InputGeometry
 from offpath.handler.model.engines.eager import EagerEngine

@@ -18,8 +18,9 @@ from offpath.archive.photographs import (
     encode_jpeg,
     find_sources,
 )
+from offpath.errors import MissingPackage, WrongOption
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ItemError, MissingPackage, WrongOption
+from offpath.handler.errors import ItemError
 from offpath.handler.image.decode import Pixels, decode_image
 from offpath.handler.image.torch_transform import transform_with_torch
 from offpath.handler.image.transform import transform_image

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageFilter
 
-from offpath.handler.errors import MissingPackage
+from offpath.errors import MissingPackage
 
 # (package, path inside it). Only colour photographs; all are listed in the wheels' RECORD.
 SOURCES = (

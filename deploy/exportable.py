@@ -13,8 +13,9 @@ from typing import Any
 import offpath
 from offpath.archive.mar_file import check_runs_alone, read_mar, unpack_mar
 from offpath.archive.model_config import is_device_ids
+from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ConfigError, WrongOption
+from offpath.handler.errors import ConfigError
 from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
 from offpath.serving.process.gpus import list_gpus
 from offpath.serving.service.model_service import ServiceSettings, largest_body_bytes

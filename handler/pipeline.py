@@ -17,12 +17,7 @@ from typing import Any
 import torch
 
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import (
-    BatchOutOfTime,
-    ItemError,
-    ModelFailed,
-    without_frames,
-)
+from offpath.handler.errors import BatchOutOfTime, ItemError, ModelFailed, without_frames
 from offpath.handler.image.input_maker import InputMaker, silence_decoders
 from offpath.handler.image.nvjpeg import DecodeTogether, DeviceDecoder, find_nvjpeg
 from offpath.handler.model.batch_runner import BatchRunner

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.handler.process.foreign_server import MAIN_CLASS
 from offpath.serving.front.reload_requests import SOCKET
 from offpath.serving.torchserve.management import UNIX

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.prediction_log.delivery_failures import describe_error
 from offpath.handler.prediction_log.log_settings import S3Options
 from offpath.handler.prediction_log.sinks import (

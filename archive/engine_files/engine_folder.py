@@ -31,8 +31,8 @@ from offpath.archive.engine_files.exporters import (
 from offpath.archive.engine_files.quantisation import quantise
 from offpath.archive.models.onnx_model import OnnxModel
 from offpath.archive.photograph_sets import PhotographSets
+from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.image.decode import Pixels
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.model.engines.choose import choose_precision, make_engine

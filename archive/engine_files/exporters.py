@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from offpath.errors import ExpectedError, MissingPackage
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ExpectedError, MissingPackage
 from offpath.handler.model.engines.eager import DTYPES
 from offpath.handler.model.engines.engine import INPUT, OUTPUT
 from offpath.handler.model.engines.open_vino import forbid_telemetry

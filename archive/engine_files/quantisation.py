@@ -16,7 +16,7 @@ from typing import Any
 
 from offpath.archive import Say
 from offpath.archive.engine_files.exporters import import_package
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.image.decode import Pixels
 from offpath.handler.model.engines.engine import INPUT
 from offpath.handler.model.parity import Parity

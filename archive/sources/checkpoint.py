@@ -20,7 +20,7 @@ from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from offpath.archive import Say, say_nothing
 from offpath.archive.mar_file import check_unpacked_size
-from offpath.handler.errors import MissingPackage, WrongOption
+from offpath.errors import MissingPackage, WrongOption
 
 # Keys under which checkpoints hold weights, in order of preference: the trained weights, then their
 # moving averages.

@@ -25,8 +25,9 @@ from offpath.archive.model_probe import format_error
 from offpath.archive.photograph_sets import decode_photograph
 from offpath.archive.photographs import BUNDLED
 from offpath.archive.sources.definition import Definition, write_definition
+from offpath.errors import MissingPackage, WrongOption
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ConfigError, MissingPackage, WrongOption
+from offpath.handler.errors import ConfigError
 from offpath.handler.image.geometry import INTERPOLATIONS
 from offpath.handler.model.normalise import Normaliser
 

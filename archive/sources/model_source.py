@@ -30,7 +30,7 @@ from offpath.archive.sources.named_models import (
     is_named,
 )
 from offpath.archive.sources.onnx_file import read_onnx_input
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 
 ERROR_SHOWN = 500
 KEYS_SHOWN = 5

@@ -14,7 +14,7 @@ from typing import Any
 from offpath.archive.labels import tell_apart
 from offpath.archive.mar_file import MANIFEST, MarFile, read_mar, unpack_mar
 from offpath.archive.model_config import DEVICE_TYPES, SERVER_SETTINGS, is_device_ids
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 
 STOCK_HANDLER = "image_classifier"
 LABELS_FILE = "index_to_name.json"

@@ -13,7 +13,7 @@ import textwrap
 from pathlib import Path
 
 from offpath.deploy.exportable import read_exportable, write_export
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 
 TEMPLATES = Path(__file__).parent
 LOOPBACK = "127.0.0.1"

@@ -18,7 +18,7 @@ from typing import Any
 
 from offpath.archive.mar_file import read_mar, unpack_mar
 from offpath.deploy.exportable import read_exportable
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.serving.offline.part_runner import Job, ModelBroken, OnPart, PartRunner, Parts
 
 

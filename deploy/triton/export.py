@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from offpath.deploy.exportable import Exportable, read_exportable, write_export
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 
 MODEL_FILE = Path(__file__).with_name("model.py")
 

@@ -12,12 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from offpath.handler.errors import (
-    BadEnvelope,
-    EmptyPayload,
-    PayloadTooLarge,
-    UnsupportedFormat,
-)
+from offpath.handler.errors import BadEnvelope, EmptyPayload, PayloadTooLarge, UnsupportedFormat
 from offpath.handler.image.formats import MAGICS
 from offpath.handler.request.body_from_front_door import read_fields
 

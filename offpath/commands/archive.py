@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from offpath.commands.shared_options import json_option, read_settings, settings_option
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.serving.printable import printable
 
 if TYPE_CHECKING:  # these modules import torch

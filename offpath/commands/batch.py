@@ -13,7 +13,7 @@ import click
 
 from offpath.commands.progress import counting_bar
 from offpath.commands.shared_options import json_option
-from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
+from offpath.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.handler.process.host_limits import count_cores
 from offpath.handler.process.lazy_imports import is_installed
 from offpath.serving.storage import S3, Storage, explain, read_s3_options, split_name

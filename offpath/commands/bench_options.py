@@ -10,7 +10,7 @@ import click
 
 from offpath.commands import run_outputs
 from offpath.commands.run_outputs import Outputs
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError, WrongOption
 
 if TYPE_CHECKING:
     from offpath.profiling.core.conditions import Condition

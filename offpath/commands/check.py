@@ -14,7 +14,7 @@ import click
 
 from offpath.commands.shared_options import json_option
 from offpath.commands.url_option import check_token, check_url
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.serving.check.files import check_config
 from offpath.serving.finding import Finding, State
 from offpath.serving.printable import printable

@@ -9,7 +9,7 @@ import click
 
 from offpath.commands.serve_options import FILE
 from offpath.commands.shared_options import json_option
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 
 if TYPE_CHECKING:
     from offpath.profiling.experiments.cost import Prices

@@ -21,7 +21,7 @@ from rich.text import Text
 from offpath.commands.logs_report import report
 from offpath.commands.progress import counting_bar
 from offpath.commands.shared_options import add_options, json_option
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.prediction_log.log_settings import (
     SPOOL_VARIABLE,
     default_spool_dir,

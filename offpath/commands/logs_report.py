@@ -13,7 +13,7 @@ from rich.console import Console
 from offpath.commands.progress import counting_bar
 from offpath.commands.run_outputs import FILE, check_output, command_line
 from offpath.commands.shared_options import json_option
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError, WrongOption
 from offpath.profiling.core.figures import format_figure
 from offpath.serving.log_tools.comparing import FIGURES
 from offpath.serving.printable import printable

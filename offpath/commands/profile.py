@@ -20,7 +20,7 @@ from offpath.commands.run_outputs import (
 )
 from offpath.commands.shared_options import add_options
 from offpath.commands.url_option import check_url
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 
 model_option = click.option(
     "--model", type=click.Choice(MODELS),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from offpath.commands.shared_options import Command, add_options
-from offpath.handler.errors import MissingPackage, WrongOption
+from offpath.errors import MissingPackage, WrongOption
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
 
 if TYPE_CHECKING:

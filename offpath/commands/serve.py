@@ -22,7 +22,7 @@ from offpath.commands.serve_options import (
 )
 from offpath.commands.serve_view import ServeView
 from offpath.commands.shared_options import add_options
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.serving.front.one_host import serve_front
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
 from offpath.serving.torchserve.model_store import find_models

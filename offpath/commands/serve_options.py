@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from offpath.commands.shared_options import Command
-from offpath.handler.errors import MissingPackage, WrongOption
+from offpath.errors import MissingPackage, WrongOption
 from offpath.serving.front.bodies import LEAST_BODIES, free_bytes, is_tmpfs
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import find_nginx

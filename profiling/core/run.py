@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.profiling.core.host import describe_host
 
 FORMAT = "offpath-run/1"

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.core.experiment import START, Observer, Runner, Schedule, Turn, Variant
 from offpath.profiling.core.limits import CONTENT, DECODE, FORWARD

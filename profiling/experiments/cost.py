@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from offpath.archive.bounded_yaml import load_yaml
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 
 HOURS_PER_MONTH = 730.0

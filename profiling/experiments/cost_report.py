@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.profiling.experiments.cost import Demand, Prices, ServerCost, cost_server
 from offpath.profiling.report.document import Document, Section, format_table, join_blocks
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.stages import Stage
 from offpath.profiling.core.doubts import find_doubts
 from offpath.profiling.core.figures import format_figure

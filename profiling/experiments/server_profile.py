@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.prediction_log.log_settings import OFF, URI_VARIABLE
 from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.core.experiment import Observer

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from offpath.archive.model_config import SERVER_SETTINGS
-from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
+from offpath.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.core.experiment import Observer
 from offpath.profiling.core.run import Cell, Failure, Figures, Run

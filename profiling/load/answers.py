@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import httpx
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.load.call import Call
 from offpath.profiling.load.model_under_test import (
     Answer,

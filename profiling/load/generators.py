@@ -28,7 +28,7 @@ from typing import Any
 import httpx
 import psutil
 
-from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
+from offpath.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.profiling.core.workplace import child_environment
 from offpath.profiling.load.plan import (
     NO_REPLY,

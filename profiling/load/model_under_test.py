@@ -21,8 +21,8 @@ from offpath.archive.labels import check_label_count, read_labels
 from offpath.archive.mar_file import MarFile, read_mar, unpack_mar
 from offpath.archive.model_probe import count_classes
 from offpath.archive.sources.model_source import ModelSource, load_model_source
+from offpath.errors import WrongOption
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
-from offpath.handler.errors import WrongOption
 from offpath.handler.image.geometry import both_sides
 from offpath.handler.model.outputs import activate, keep_one_output
 from offpath.profiling.core.workplace import cache_folder

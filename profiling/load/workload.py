@@ -22,8 +22,8 @@ import numpy as np
 from PIL import Image
 
 from offpath.archive.photographs import encode_jpeg, find_sources, make_photograph
+from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import WrongOption
 from offpath.handler.image import SUFFIXES
 from offpath.profiling.core.workplace import cache_folder
 from offpath.profiling.load.call import NPY, Call

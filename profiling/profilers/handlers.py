@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from offpath.archive.mar_file import read_mar, unpack_mar
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 
 OFFPATH, STOCK, NAIVE = "offpath", "stock", "naive"
 BUILT_IN = (OFFPATH, STOCK, NAIVE)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.core.experiment import Observer
 from offpath.profiling.core.run import Cell, Failure, Run
 from offpath.profiling.load.workload import Workload, load_workload

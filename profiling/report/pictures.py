@@ -16,7 +16,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
+from offpath.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.profiling.report.charts import PALETTE, STYLE, WIDTH_IN, Chart, shorten
 
 SUFFIXES = (".svg", ".png")

@@ -22,7 +22,7 @@ from offpath.archive.model_config import (
     load_preset,
     make_model_config,
 )
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.load.model_under_test import ModelUnderTest
 
 NAME = "classifier"

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.servers.adapter import (
     MAX_BATCH_DELAY_MS,
     PackagedAdapter,

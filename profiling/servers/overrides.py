@@ -25,7 +25,7 @@ from typing import Any
 
 from offpath.archive.bounded_yaml import load_yaml
 from offpath.archive.model_config import make_model_config
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.profiling.servers.adapter import Adapter
 from offpath.profiling.servers.torchserve import TorchServeAdapter
 from offpath.serving.torchserve.server_settings import find_config, read_properties

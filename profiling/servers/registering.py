@@ -21,7 +21,7 @@ from offpath.archive.model_config import (
     load_preset,
     make_model_config,
 )
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.prediction_log.log_settings import OFF, URI_VARIABLE
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.archives import NAME, build_offpath, host_preset

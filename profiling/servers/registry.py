@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.profiling.load.call import NPY, Call
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter

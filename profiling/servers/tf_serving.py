@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.load.call import Call
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.load.window import Groups

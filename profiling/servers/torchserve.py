@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.load.call import Call
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.load.window import BESIDE, Groups

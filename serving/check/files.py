@@ -9,8 +9,9 @@ from typing import Any
 
 from offpath.archive.mar_file import LABELS_CURE, NO_LABELS, MarFile, read_mar
 from offpath.archive.model_config import DEVICE_TYPES
+from offpath.errors import ExpectedError
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ConfigError, ExpectedError
+from offpath.handler.errors import ConfigError
 from offpath.handler.process.foreign_server import (
     COLLECTOR,
     DECLARED_METRIC,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.process.host_limits import count_cores, count_visible_cores, read_cpu_limit
 from offpath.serving.finding import Finding, grade, ok, wrong
 from offpath.serving.torchserve.launch import find_java, find_ts_home

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from offpath.archive.mar_file import MarFile, read_mar
+from offpath.errors import ExpectedError
 from offpath.handler.config import INPUT_SETTINGS
-from offpath.handler.errors import ExpectedError
 from offpath.handler.prediction_log.sink_file import make_sink_folder_name, read_last_error
 from offpath.handler.process.foreign_server import DECLARED_METRIC
 from offpath.serving.check.files import METRICS_CURE, check_config, check_labels

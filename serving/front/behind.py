@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from offpath.archive.mar_file import MarFile, read_archives
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
 from offpath.handler.wire_names import FOLDER_VARIABLE, KEY_VARIABLE
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.front.answers import Answers
 from offpath.serving.front.behind import Behind, turn_links
 from offpath.serving.front.bodies import free_bytes, make_folder, remove_orphans

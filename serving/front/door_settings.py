@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.serving.front.bodies import LEAST_BODIES, SHM
 from offpath.serving.front.splits import HEADER, Split
 from offpath.serving.torchserve.server_settings import LOOPBACK

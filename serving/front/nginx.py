@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from offpath.handler.errors import ExpectedError, MissingPackage
+from offpath.errors import ExpectedError, MissingPackage
 from offpath.serving.process.guard import Guard
 from offpath.serving.process.processes import end_session, find_session_members
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from offpath.errors import WrongOption
 from offpath.handler import wire_names
 from offpath.handler.error_kinds import MODEL_GONE, OF_DOOR, RETRY_AFTER_S, ErrorKind
-from offpath.handler.errors import WrongOption
 from offpath.handler.process.host_limits import count_cores
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 
 # In the door's folder, which only its user can enter.
 SOCKET = "reload.sock"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.front.behind import count_connections
 from offpath.serving.front.nginx_config import KEEPALIVE_S
 from offpath.serving.torchserve.management import ModelStatus

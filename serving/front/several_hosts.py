@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings

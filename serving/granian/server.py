@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from offpath.archive.mar_file import read_mar, unpack_mar
-from offpath.handler.errors import MissingPackage, WrongOption
+from offpath.errors import MissingPackage, WrongOption
 from offpath.handler.process.lazy_imports import is_installed
 from offpath.serving.granian.reports import Reports, StatusPages
 from offpath.serving.granian.slots import ServedModel, name_socket, plan_models

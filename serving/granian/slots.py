@@ -9,7 +9,7 @@ from typing import Any
 
 from offpath.archive.mar_file import MarFile, check_runs_alone
 from offpath.archive.model_config import is_device_ids
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
 
 # Keys of model-config.yaml -> value without the key, or with one that TorchServe would ignore.

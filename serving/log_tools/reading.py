@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.packing import DamagedObject, unpack_lines
 from offpath.handler.prediction_log.segment import MOST_OBJECT_BYTES, SUFFIX_BY_COMPRESSION

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from offpath.archive.mar_file import MAX_RATIO, SMALL_BYTES
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.image import SUFFIXES
 from offpath.serving.offline.part_runner import count_rows
 from offpath.serving.storage import READERS, S3, Storage

@@ -25,7 +25,7 @@ from typing import Any
 import orjson
 
 from offpath.archive.mar_file import read_mar, unpack_mar
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.prediction_log.log_settings import OFF, URI_VARIABLE, S3Options
 from offpath.serving.process.guard import follow_parent
 from offpath.serving.service.archived_handler import ArchivedHandler

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from offpath.archive.mar_file import MarFile
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.finding import Finding, wrong
 from offpath.serving.torchserve.management import ManagementClient, ModelStatus
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from offpath.handler.errors import ExpectedError, MissingPackage
+from offpath.errors import ExpectedError, MissingPackage
 from offpath.handler.process.foreign_server import MAIN_CLASS
 from offpath.serving.torchserve.server_settings import CONF_DIR, ServerSettings
 

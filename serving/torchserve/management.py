@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 
 UNIX = "unix:"
 # WorkLoadManager.java walks its list of workers while the thread of a dead worker removes itself

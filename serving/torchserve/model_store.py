@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 
 
 def find_models(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from offpath.archive.mar_file import MarFile, read_archives
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.wire_names import WARM_UP_VARIABLE
 from offpath.serving.process.guard import Guard
 from offpath.serving.process.in_flight import wait_until_answered

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.serving.process.ports import check_port_free, resolve_ports
 
 LOOPBACK = "127.0.0.1"

@@ -11,7 +11,7 @@ from typing import Any
 
 from offpath.archive.mar_file import LABELS_CURE, NO_LABELS
 from offpath.archive.photographs import BUNDLED
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.wire_names import WARM_UP_HEADER
 from offpath.serving.client import Client, Prediction
 from offpath.serving.granian.server import GranianServer

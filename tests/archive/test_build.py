@@ -15,7 +15,7 @@ import yaml
 
 from offpath.archive import build as build_module
 from offpath.archive.build import ArchiveSpec, build_archive
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from tests.archive.conftest import MakeSpec
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from offpath.archive.labels import read_labels
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 
 
 def write(folder: Path, name: str, content: str | bytes) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from offpath.archive.build import build_archive
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from tests.archive.conftest import THREE_CLASSES, MakeSpec
 from tests.support.pictures import jpeg
 

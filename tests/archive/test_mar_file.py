@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, copy_mar, read_mar, unpack_mar
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from tests.support.hostile_archives import (
     FILES,
     HOSTILE,

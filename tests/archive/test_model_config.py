@@ -12,7 +12,7 @@ from offpath.archive.model_config import (
     make_model_config,
     merge_preprocessing,
 )
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.process.host_limits import decode_budget_s
 
 

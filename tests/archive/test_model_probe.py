@@ -16,8 +16,8 @@ from offpath.archive.engine_files.engine_folder import EnginePlan, build_engine_
 from offpath.archive.model_probe import choose_activation, count_classes, find_output
 from offpath.archive.models.near_free import NearFree
 from offpath.archive.photograph_sets import PhotographSets
+from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.model.outputs import keep_one_output
 from offpath.handler.model.parity import load_parity_set

@@ -7,8 +7,8 @@ import pytest
 
 from offpath.archive import photograph_sets
 from offpath.archive.photograph_sets import load_photographs
+from offpath.errors import ExpectedError
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ExpectedError
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 CONFIG = HandlerConfig(image_size=64, resize_size=72)

@@ -19,7 +19,7 @@ import yaml
 from offpath.archive.mar_file import copy_mar, read_mar
 from offpath.commands.export import read_replicas
 from offpath.deploy.ray.export import export_ray
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.exported import OffpathRay
 from tests.support.eventually import eventually

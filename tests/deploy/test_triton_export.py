@@ -18,7 +18,7 @@ from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, OUR_HANDLER, 
 from offpath.commands.export import command
 from offpath.deploy.exportable import read_exportable
 from offpath.deploy.triton.export import export_triton, make_config
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.exported import OffpathExportTriton
 from offpath.profiling.servers.triton import RAW_BODY, read_outputs

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from offpath.archive.model_config import SERVER_SETTINGS
 from offpath.archive.sources.stock_archive import unpack
+from offpath.errors import ExpectedError
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ConfigError, ExpectedError
+from offpath.handler.errors import ConfigError
 from offpath.serving.check.files import check_archive
 from tests.fuzz.test_pictures import CHANGES, Change, change
 from tests.support.echo_archive import MODEL_CONFIG

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from offpath import cli
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from tests.offpath.conftest import Run
 
 ROOT = Path(__file__).parents[2]

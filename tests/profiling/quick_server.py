@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.load.call import Call
 from offpath.profiling.servers.adapter import Adapter
 from tests.support.known_server import BehavingServer, Behaviour, run_known_server

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.load.generators import find_generator
 from offpath.profiling.load.limits import LimitMeter
 from offpath.profiling.load.plan import Load, LoadPlan, LoadSample

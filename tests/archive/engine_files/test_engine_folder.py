@@ -25,8 +25,8 @@ from offpath.archive.engine_files.engine_folder import (
     write_parity_file,
 )
 from offpath.archive.photograph_sets import PhotographSets, load_photographs
+from offpath.errors import ExpectedError
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ExpectedError
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.model.engines.choose import make_engine
 from offpath.handler.model.engines.engine import Engine

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from offpath.archive.sources.checkpoint import find_state_dict, load_checkpoint
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError, WrongOption
 
 WEIGHTS = {"conv.weight": torch.ones(2, 3), "fc.bias": torch.zeros(4)}
 NAMES = frozenset(WEIGHTS)

@@ -13,7 +13,7 @@ from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.model_probe import count_classes
 from offpath.archive.sources.definition import check_shadowing
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.image.geometry import InputGeometry
 from tests.archive.conftest import load, run_definition
 

@@ -18,8 +18,8 @@ from offpath.archive.model_probe import find_output
 from offpath.archive.photograph_sets import decode_photograph
 from offpath.archive.photographs import BUNDLED
 from offpath.archive.sources.model_source import ModelSource, load_model_source
+from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import WrongOption
 from offpath.handler.model.engines.eager import EagerEngine
 from offpath.handler.model.outputs import keep_one_output
 from tests.archive.conftest import run_definition

@@ -13,7 +13,7 @@ import torch
 
 from offpath.archive.model_probe import count_classes
 from offpath.archive.sources.model_source import load_model_source
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.image.geometry import InputGeometry
 from tests.archive.conftest import load
 

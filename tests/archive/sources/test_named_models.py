@@ -15,7 +15,7 @@ from offpath.archive.sources.named_models import (
     describe_model,
     imagenet_labels,
 )
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.image.geometry import InputGeometry
 from tests.archive.conftest import load, run_definition
 

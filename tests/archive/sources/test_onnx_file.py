@@ -17,8 +17,8 @@ from offpath.archive.engine_files.engine_folder import (
 from offpath.archive.model_probe import count_classes
 from offpath.archive.photograph_sets import PhotographSets
 from offpath.archive.sources.model_source import load_model_source
+from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import WrongOption
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.model.engines.choose import make_engine
 

@@ -11,12 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps, TiffImagePlugin
 
-from offpath.handler.errors import (
-    ImageTooLarge,
-    ItemError,
-    UndecodableImage,
-    UnsupportedFormat,
-)
+from offpath.handler.errors import ImageTooLarge, ItemError, UndecodableImage, UnsupportedFormat
 from offpath.handler.image.decode import DecodeOptions, Pixels, decode_image
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.image.transform import transform_image

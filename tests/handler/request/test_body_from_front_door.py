@@ -6,13 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.handler.errors import (
-    BodyGone,
-    BodyUnreadable,
-    ConfigError,
-    EmptyPayload,
-    ItemError,
-)
+from offpath.handler.errors import BodyGone, BodyUnreadable, ConfigError, EmptyPayload, ItemError
 from offpath.handler.request.body_from_front_door import FrontDoor, read_fields
 from offpath.handler.request.payload import read_payload
 from offpath.handler.wire_names import FOLDER_VARIABLE, KEY_VARIABLE

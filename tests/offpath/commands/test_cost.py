@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from offpath.commands.cost import command
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from tests.profiling.runs import make_compare
 
 RATE = ("--rate-per-instance", "ours=100")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from offpath.commands.serve_options import DEFAULTS, LIMITS, check_host, make_front, read_limit
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.front.door_settings import DoorSettings
 
 NAMES = "tls_cert tls_key tokens client_ids front_keys explanations metrics_host memory".split()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.core.experiment import Runner, Schedule, Turn, Variant
 from offpath.profiling.core.run import Cell, Figures
 from tests.profiling.quick_server import Listener

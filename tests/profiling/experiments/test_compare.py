@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from offpath.errors import ExpectedError
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ExpectedError
 from offpath.handler.process import host_limits
 from offpath.profiling.core.run import Cell, Run, load_run
 from offpath.profiling.core.statistics import Summary

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from offpath.archive.model_config import load_preset
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.experiments import tune
 from offpath.profiling.experiments.tune import (
     Proposals,

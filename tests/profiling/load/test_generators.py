@@ -15,7 +15,7 @@ from threading import Thread
 
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.load.generators import find_generator
 from offpath.profiling.load.plan import NO_REPLY, LoadPlan
 from tests.support.answering_server import answering_server

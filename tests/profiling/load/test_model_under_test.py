@@ -11,7 +11,7 @@ import torch
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.load.answers import check_answers, make_checks
 from offpath.profiling.load.model_under_test import (
     classify_reference,

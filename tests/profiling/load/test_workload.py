@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from offpath.archive import photographs
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError, WrongOption
 from offpath.profiling.load import workload
 from offpath.profiling.load.workload import WorkloadSpec, find_spec, load_workload
 from tests.support.pictures import jpeg

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ts.context import Context
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.profilers.collector import Collector, LoadedHandler
 from offpath.profiling.profilers.handler_process import Driver, make_metrics, make_requests
 from offpath.profiling.profilers.stages import (

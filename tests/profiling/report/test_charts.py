@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.stages import Stage
 from offpath.profiling.report.charts import (
     PALETTE,

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from offpath.archive.photographs import find_sources
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.load.answers import check_answers, make_checks
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.load.workload import Bodies

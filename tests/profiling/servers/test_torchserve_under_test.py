@@ -15,7 +15,7 @@ import pytest
 
 import offpath.serving.torchserve.server
 from offpath.archive.photographs import find_sources
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.registry import SERVERS
 from offpath.profiling.servers.torchserve import RunningTorchServe, TorchServeAdapter

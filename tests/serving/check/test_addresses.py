@@ -15,7 +15,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
 from offpath.serving.front.reload_requests import SOCKET

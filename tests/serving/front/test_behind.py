@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.front.behind import check_successor, find_ready, look_behind
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.one_host import find_last_number

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.front import answers
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorSettings

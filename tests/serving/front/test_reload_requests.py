@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.front.reload_requests import SOCKET, ReloadRequests, request_reload
 from offpath.serving.torchserve.launch import make_short_tmp_dir, remove_folder
 from tests.support.eventually import eventually

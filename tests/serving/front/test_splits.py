@@ -22,7 +22,7 @@ from offpath.archive.custom_handler import load_custom_handler
 from offpath.archive.mar_file import MarFile
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.nginx import Nginx, find_nginx

@@ -28,7 +28,7 @@ from offpath.archive.mar_file import MarFile
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
 from offpath.cli import run
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.serving.check.running import check_server
 from offpath.serving.granian.slots import MOST_WORKERS, plan_models
 from offpath.serving.granian.worker import choose_gpu

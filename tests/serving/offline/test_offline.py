@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from offpath.deploy.exportable import Exportable
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.log_settings import S3Options
 from offpath.serving.offline.manifest import MANIFEST, count_results, find_manifest, list_pictures
 from offpath.serving.offline.part_runner import count_rows, make_parquet, make_row

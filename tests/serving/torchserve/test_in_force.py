@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from offpath.archive.mar_file import MarFile, read_mar
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.torchserve.in_force import check_in_force, find_differences
 from offpath.serving.torchserve.management import ModelStatus
 from offpath.serving.torchserve.server import TorchServe

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.torchserve import management
 from offpath.serving.torchserve.management import RACE, RACE_TRIES, ManagementClient
 from tests.support.answering_server import answering_server

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from offpath.archive.mar_file import read_archives
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.torchserve.model_store import find_models
 from tests.support.echo_archive import write_mar
 

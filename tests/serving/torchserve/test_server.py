@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.process.processes import find_session_members
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.echo_archive import MODEL_CONFIG, MakeMar, make_settings, write_mar
