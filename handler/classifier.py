@@ -106,7 +106,7 @@ class OffpathClassifier(ImageClassifier):
         warn_of_losses(context.metrics)
 
     def preprocess(self, data: Sequence[Mapping[str, Any]]) -> Batch:
-        """Turns TorchServe's rows into a batch of pictures; bad rows become items with an error."""
+        """Turns TorchServe's rows into a batch of images; bad rows become items with an error."""
         return self.pipeline.preprocess(data)
 
     def inference(self, data: Batch, *args: Any, **kwargs: Any) -> Batch:

@@ -57,7 +57,7 @@ class RequestContext(batch_records.RequestContext, Protocol):
 
 @dataclass(slots=True)
 class Result:
-    """The model's result for one picture.
+    """The model's result for one image.
 
     Attributes:
         predictions: best first, as many as the settings' `top_k` or `threshold` leave.

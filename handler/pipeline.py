@@ -38,7 +38,7 @@ class Item:
     Attributes:
         payload: the image's bytes; None if the row held none.
         error: set by the first stage that fails on this item.
-        index: place of the picture in the batch buffer; None before it has one.
+        index: place of the image in the batch buffer; None before it has one.
         predictions: (label, score), best first.
         extra: a custom handler's addition to the record of the prediction log.
     """
@@ -71,7 +71,7 @@ class Pipeline:
         threads: decode threads; 1 decodes on the calling thread.
         decode_together: decodes a batch's JPEGs on the runner's device; by default nvjpeg, if the
             settings ask for it and it works.
-        batch_s: seconds after which no further picture of a batch is decoded; 0 is no limit. Later
+        batch_s: seconds after which no further image of a batch is decoded; 0 is no limit. Later
             items get a 503, because TorchServe ends the worker at `responseTimeout`.
     """
 
@@ -139,7 +139,7 @@ class Pipeline:
         good = batch.good()
         if not good:
             return batch
-        # An item that failed to decode leaves a stale picture in its place; its result is not used.
+        # An item that failed to decode leaves a stale image in its place; its result is not used.
         count = 1 + max(item.index for item in good if item.index is not None)
         top_k = self.runner.run(count, batch.timer)
         with batch.timer.stage(Stage.POSTPROCESS):
@@ -199,7 +199,7 @@ class Pipeline:
         """Decodes items on the calling thread and its helpers; returns each item's seconds.
 
         Each thread takes the next item when it is done with one. A future per item would wake two
-        threads per picture, which costs up to 0.2 ms of CPU.
+        threads per image, which costs up to 0.2 ms of CPU.
         """
         waiting = iter(items)  # threads may share a list's iterator
 
@@ -224,10 +224,10 @@ class Pipeline:
         """
         start = time.perf_counter()
         payloads = [item.payload or b"" for item in items]
-        pictures = decoder.decode(payloads)
+        images = decoder.decode(payloads)
         decoded = time.perf_counter()
         left = []
-        for item, pixels in zip(items, decoder.resize(pictures)):
+        for item, pixels in zip(items, decoder.resize(images)):
             if pixels is None or item.index is None:
                 left.append(item)
             else:

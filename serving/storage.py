@@ -84,7 +84,7 @@ class Storage:
             below: how the names continue after `place` and a slash.
 
         Raises:
-            OSError: a folder cannot be read. Its pictures must not be left out in silence.
+            OSError: a folder cannot be read. Its images must not be left out in silence.
         """
         if not place.startswith(S3):
             start = os.path.join(place, below)

@@ -58,7 +58,7 @@ EXPORTS = {
 }
 # Engines that run a user's ONNX model.
 ONNX_ENGINES = ("auto", "onnxruntime", "openvino")
-PARITY_PICTURES = 16
+PARITY_IMAGES = 16
 PARITY_BATCH = 8
 
 
@@ -230,8 +230,8 @@ class _EngineFolder:
         precision = path.name.split(".")[1]  # model.<precision>.<suffix>
         wrapped = wrap_model(self.model, self.config, precision, self._device)
         shape = self.config.input_geometry.shape
-        pictures = torch.zeros((EXAMPLE_BATCH, *shape), dtype=torch.uint8)
-        EXPORTS[self.plan.engine](wrapped, pictures.to(self._device), path)
+        images = torch.zeros((EXAMPLE_BATCH, *shape), dtype=torch.uint8)
+        EXPORTS[self.plan.engine](wrapped, images.to(self._device), path)
 
     def _convert_onnx(self, source: Path, path: Path) -> None:
         if self.plan.engine == "onnxruntime":
@@ -274,7 +274,7 @@ class _EngineFolder:
             self.say(f"{label} cannot be checked here ({error}); the worker will check it")
             return
         result = (
-            f"on {found.pictures} photographs it moves a probability by up to "
+            f"on {found.images} photographs it moves a probability by up to "
             f"{found.largest_move:.1g} and changes the best class of "
             f"{found.top1_changes or 'none'} of them"
         )
@@ -310,8 +310,8 @@ def make_parity_set(
     engine = EagerEngine(model, config, torch.device("cpu"))
     with torch.inference_mode():
         answers = [
-            activate(engine(pictures), config.activation)
-            for pictures in torch.from_numpy(candidates).split(PARITY_BATCH)
+            activate(engine(images), config.activation)
+            for images in torch.from_numpy(candidates).split(PARITY_BATCH)
         ]
     probabilities = torch.cat(answers).numpy()
     chosen = choose_clear(probabilities, config.parity_bound)
@@ -331,14 +331,14 @@ def choose_clear(probabilities: npt.NDArray[np.float32], bound: float) -> npt.ND
     best = np.sort(probabilities, axis=1)[:, -2:]
     margin = best[:, -1] - best[:, 0] if best.shape[1] > 1 else best[:, 0]
     clear = np.flatnonzero(margin > bound)
-    if len(clear) > PARITY_PICTURES:
+    if len(clear) > PARITY_IMAGES:
         # Spread over the candidates instead of the clearest ones, which hardly move at all.
-        spread = np.linspace(0, len(clear) - 1, PARITY_PICTURES).round()
+        spread = np.linspace(0, len(clear) - 1, PARITY_IMAGES).round()
         return clear[spread.astype(np.int64)].astype(np.int64)
     clearest: npt.NDArray[np.int64] = np.argsort(-margin, kind="stable")
-    return np.sort(clearest[:PARITY_PICTURES])
+    return np.sort(clearest[:PARITY_IMAGES])
 
 
 def write_parity_file(path: Path, parity: ParitySet) -> None:
     """Writes the file that the handler's parity gate reads; equal sets give equal bytes."""
-    np.savez(path, pictures=parity.pictures, probabilities=parity.probabilities)
+    np.savez(path, images=parity.images, probabilities=parity.probabilities)

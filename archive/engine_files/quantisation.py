@@ -71,7 +71,7 @@ def quantise(
         say(
             f"int8 with {count} of {len(layers)} layers in fp32: moves a probability by up to "
             f"{parity.largest_move:.3f}, changes the best class of {parity.top1_changes} of "
-            f"{parity.pictures} photographs"
+            f"{parity.images} photographs"
         )
         if parity.holds(bound):
             return folder
@@ -91,7 +91,7 @@ class _OnnxGraph:
         self.layers = [node.name for node in nodes if node.op_type in ONNX_LAYERS]
 
     def quantise(self, nncf: Any, calibration: Pixels, keep: list[str]) -> None:
-        data = [{INPUT: picture[None]} for picture in calibration]
+        data = [{INPUT: image[None]} for image in calibration]
         self._graph = nncf.quantize(
             self._graph, nncf.Dataset(data), **_options(nncf, keep, len(data))
         )
@@ -111,7 +111,7 @@ class _OpenVinoGraph:
         ]
 
     def quantise(self, nncf: Any, calibration: Pixels, keep: list[str]) -> None:
-        data = [picture[None] for picture in calibration]
+        data = [image[None] for image in calibration]
         self._graph = nncf.quantize(
             self._graph, nncf.Dataset(data), **_options(nncf, keep, len(data))
         )
@@ -120,7 +120,7 @@ class _OpenVinoGraph:
         self._openvino.save_model(self._graph, str(path), compress_to_fp16=False)
 
 
-def _options(nncf: Any, keep: list[str], pictures: int) -> dict[str, Any]:
+def _options(nncf: Any, keep: list[str], images: int) -> dict[str, Any]:
     from nncf.quantization.advanced_parameters import (
         AdvancedQuantizationParameters,
         OverflowFix,
@@ -137,7 +137,7 @@ def _options(nncf: Any, keep: list[str], pictures: int) -> dict[str, Any]:
     return {
         # MIXED gives activations below zero their own zero point.
         "preset": nncf.QuantizationPreset.MIXED,
-        "subset_size": pictures,
+        "subset_size": images,
         "ignored_scope": nncf.IgnoredScope(names=keep) if keep else None,
         "advanced_parameters": advanced,
     }

@@ -7,7 +7,7 @@ parsers.
 from __future__ import annotations
 
 # Imported at start and not at the first such request, because a plugin's import opens files. Pillow
-# imports the other plugins by itself. It reads a JPEG with a second picture inside as MPO.
+# imports the other plugins by itself. It reads a JPEG with a second image inside as MPO.
 from PIL import MpoImagePlugin, TiffImagePlugin, WebPImagePlugin  # noqa: F401
 
 # Pillow's name of a format -> the first bytes of its files.

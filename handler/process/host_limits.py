@@ -10,7 +10,7 @@ from typing import Any
 # A container's limit in cgroup v2: `200000 100000` or `max 100000`.
 CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
-# Share of `responseTimeout` in which decoding may begin; the rest is for pictures that are being
+# Share of `responseTimeout` in which decoding may begin; the rest is for images that are being
 # decoded and for the forward pass.
 DECODE_SHARE = 0.75
 # TorchServe's default (ConfigManager.java).
@@ -44,7 +44,7 @@ def threads_per_worker(model_config: Mapping[str, Any]) -> int:
 
 
 def decode_budget_s(model_config: Mapping[str, Any]) -> float:
-    """Returns the seconds after which no further picture of a batch is decoded.
+    """Returns the seconds after which no further image of a batch is decoded.
 
     At `responseTimeout` TorchServe ends the worker, and the whole batch gets a 500.
     """

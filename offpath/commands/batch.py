@@ -1,4 +1,4 @@
-"""`offpath batch`: classifies a folder, a list or a bucket of pictures, without a server."""
+"""`offpath batch`: classifies a folder, a list or a bucket of images, without a server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     default=0,
     show_default=True,
     type=click.IntRange(0),
-    help="Exit with 1 if more pictures than this have no answer.",
+    help="Exit with 1 if more images than this have no answer.",
 )
 @click.option(
     "--workers",
@@ -55,19 +55,19 @@ if TYPE_CHECKING:
 )
 @json_option("Print a summary as JSON.")
 def command(mar: Path, place: str, output: str, **options: Any) -> None:
-    """Classify all pictures of a folder, a list or a bucket, without a server.
+    """Classify all images of a folder, a list or a bucket, without a server.
 
-    MAR is an archive of `offpath archive`. INPUT is a folder (all pictures in it, recursively),
-    s3://BUCKET/PREFIX, or a text file with a path or s3:// name per line. Only in a list, pictures
-    may have names that do not end like those of pictures. OUTPUT is a folder or s3://BUCKET/PREFIX.
-    It gets files with one row per picture: the status and the answer that a server would have sent.
+    MAR is an archive of `offpath archive`. INPUT is a folder (all images in it, recursively),
+    s3://BUCKET/PREFIX, or a text file with a path or s3:// name per line. Only in a list, images
+    may have names that do not end like those of images. OUTPUT is a folder or s3://BUCKET/PREFIX.
+    It gets files with one row per image: the status and the answer that a server would have sent.
     The prediction log gets no records.
 
     If the command is interrupted or killed, run it again: it continues with the parts that are
-    missing in OUTPUT, without a lost or doubled picture. It then classifies the pictures that it
+    missing in OUTPUT, without a lost or doubled image. It then classifies the images that it
     found at its first start.
 
-    Exits with 1 if more than --max-errors pictures have no answer. AWS_ENDPOINT_URL names an S3
+    Exits with 1 if more than --max-errors images have no answer. AWS_ENDPOINT_URL names an S3
     server other than AWS's.
 
     \b
@@ -92,13 +92,13 @@ def command(mar: Path, place: str, output: str, **options: Any) -> None:
         raise explain(error, output) from error
     errors = ", ".join(f"{count} {kind}" for kind, count in summary["errors"].items())
     line = (
-        f"{summary['pictures']} pictures in {summary['parts']} files of {output}, "
-        f"{summary['resumed']} of them earlier; {summary['pictures_per_s']} per second"
+        f"{summary['images']} images in {summary['parts']} files of {output}, "
+        f"{summary['resumed']} of them earlier; {summary['images_per_s']} per second"
     )
     click.echo(json.dumps(summary) if options["as_json"] else line)
     if summary["failed"] > options["max_errors"]:
         raise ExpectedError(
-            f"{summary['failed']} of {summary['pictures']} pictures have no answer ({errors}); "
+            f"{summary['failed']} of {summary['images']} images have no answer ({errors}); "
             f"their rows in {output} say why, and --max-errors allows more"
         )
 
@@ -125,7 +125,7 @@ def classify_all(mar: Path, place: str, output: str, options: dict[str, Any]) ->
     }
     with storage.hold(output):
         manifest = find_manifest(storage, output, wanted, workers)
-        parts, total = manifest.parts(), len(manifest.pictures)
+        parts, total = manifest.parts(), len(manifest.images)
         stored = {name.rpartition("/")[2] for name in storage.list(output)}
         missing = {part: parts[part] for part in parts if part not in stored}
         left = sum(map(len, missing.values()))
@@ -136,14 +136,14 @@ def classify_all(mar: Path, place: str, output: str, options: dict[str, Any]) ->
     answered = errors.pop(None, 0)
     return {
         "output": output,
-        "pictures": answered + errors.total(),
+        "images": answered + errors.total(),
         "answered": answered,
         "failed": errors.total(),
         "errors": dict(errors),
         "parts": len(parts),
         "resumed": total - left,
         "elapsed_s": round(elapsed_s, 3),
-        "pictures_per_s": round(left / elapsed_s, 1) if missing else 0.0,
+        "images_per_s": round(left / elapsed_s, 1) if missing else 0.0,
     }
 
 

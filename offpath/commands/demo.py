@@ -49,7 +49,7 @@ def command(port: int, server: str, no_open: bool) -> None:
     """Try the embedded model in a browser, until Ctrl-C.
 
     Serves the embedded model behind the front door, on loopback only, and opens a page. Drop a
-    picture on the page to see its labels and where the time of its request went; a button sends
+    image on the page to see its labels and where the time of its request went; a button sends
     200 requests and draws their latency. The first start builds the model's archive in
     .offpath/demo, which takes half a minute.
 

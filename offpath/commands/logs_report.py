@@ -71,7 +71,7 @@ def report(
 
     \b
     Examples:
-      # Did last week's pictures differ from those of the week before?
+      # Did last week's images differ from those of the week before?
       offpath logs report --a s3://bucket/predictions,since=14d,until=7d --b since=7d
       # Does the new version answer as the old one does?
       offpath logs report --a file:///var/log/offpath,version=1.0 --b version=2.0 --html report.html

@@ -101,7 +101,7 @@ class ModelUnderTest:
         torch.save(dict(self.source.weights or {}), path)
 
 
-def read_picture(photograph: bytes) -> Image.Image:
+def read_image(photograph: bytes) -> Image.Image:
     return Image.open(io.BytesIO(photograph)).convert("RGB")
 
 
@@ -137,9 +137,9 @@ class Answer:
 
 def classify_reference(model: ModelUnderTest, photograph: bytes) -> Answer:
     """Classifies with Pillow, torchvision's transforms and fp32, as the stock handler does."""
-    picture = model.make_transforms()(read_picture(photograph))
+    image = model.make_transforms()(read_image(photograph))
     with torch.inference_mode():
-        outputs = model.source.module.eval()(picture[None])
+        outputs = model.source.module.eval()(image[None])
     probabilities = activate(outputs, model.config.activation)[0]
     best, classes = torch.topk(probabilities, 2)
     return Answer(model.labels[int(classes[0])], float(best[0]), float(best[0] / best[1]))

@@ -120,11 +120,11 @@ def load_folder(folder: Path) -> Workload:
             f" {', '.join(sorted(SUFFIXES))}"
         )
     for path in paths:
-        check_picture(path)
+        check_image(path)
     return describe(str(folder), paths, [checksum(path.read_bytes()) for path in paths])
 
 
-def check_picture(path: Path) -> None:
+def check_image(path: Path) -> None:
     """Refuses a file whose header is no image's, before minutes are spent on the others."""
     try:
         Image.open(path).close()
@@ -174,32 +174,32 @@ def generate(spec: WorkloadSpec, folder: Path) -> None:
 
 def encode_all(spec: WorkloadSpec) -> list[bytes]:
     """Returns the photographs as JPEGs whose mean size is within 1 % of the wanted size."""
-    pictures = render_pictures(spec)
+    images = render_images(spec)
     below, above = QUALITIES[0], QUALITIES[-1]
     while above - below > 1:
         middle = (below + above) // 2
-        size = mean_size([encode_jpeg(picture, middle) for picture in pictures])
+        size = mean_size([encode_jpeg(image, middle) for image in images])
         below, above = (middle, above) if size < spec.mean_bytes else (below, middle)
-    return mix_qualities(pictures, below, above, spec.mean_bytes)
+    return mix_qualities(images, below, above, spec.mean_bytes)
 
 
 def mix_qualities(
-    pictures: Sequence[Image.Image], below: int, above: int, mean_bytes: int
+    images: Sequence[Image.Image], below: int, above: int, mean_bytes: int
 ) -> list[bytes]:
-    """Encodes pictures in the higher quality, in order, until the mean size is reached.
+    """Encodes images in the higher quality, in order, until the mean size is reached.
 
     One step of JPEG quality changes the size by up to 15 %, which is too coarse for the whole set.
     """
-    files = [encode_jpeg(picture, below) for picture in pictures]
-    for index, picture in enumerate(pictures):
+    files = [encode_jpeg(image, below) for image in images]
+    for index, image in enumerate(images):
         if mean_size(files) >= mean_bytes:
             break
-        files[index] = encode_jpeg(picture, above)
+        files[index] = encode_jpeg(image, above)
     return files
 
 
-def render_pictures(spec: WorkloadSpec) -> list[Image.Image]:
-    """Renders distinct pictures of the sources in turn, each with a random window and noise."""
+def render_images(spec: WorkloadSpec) -> list[Image.Image]:
+    """Renders distinct images of the sources in turn, each with a random window and noise."""
     sources = [Image.open(path).convert("RGB") for path in find_sources()]
     # The identity of published results rests on these seeds.
     seeds = ((0, index) for index in range(spec.count))

@@ -1,6 +1,6 @@
 """The kinds of charts: each holds its figures as plain data and draws itself with matplotlib.
 
-`pictures.py` makes files and inline SVG of them, with the legend above each drawing.
+`drawings.py` makes files and inline SVG of them, with the legend above each drawing.
 `templates/palette.css` has the same palette, with its dark mode.
 """
 

@@ -21,7 +21,7 @@ from offpath.handler.pipeline import Pipeline, set_threads
 from offpath.profiling.load.model_under_test import (
     ModelUnderTest,
     load_model,
-    read_picture,
+    read_image,
 )
 
 # Label -> probability, best first.
@@ -44,8 +44,8 @@ def load_pillow(model: ModelUnderTest, max_batch: int) -> Classify:
     prepare, finish = model.make_transforms(), make_finish(model)
 
     def classify(photographs: Sequence[bytes]) -> list[Labels]:
-        pictures = [prepare(read_picture(photograph)) for photograph in photographs]
-        return finish(torch.stack(pictures))
+        images = [prepare(read_image(photograph)) for photograph in photographs]
+        return finish(torch.stack(images))
 
     return classify
 
@@ -58,8 +58,8 @@ def load_thin(model: ModelUnderTest, max_batch: int) -> Classify:
 
     def classify(pixels: Sequence[bytes]) -> list[Labels]:
         batch = np.frombuffer(b"".join(pixels), np.uint8)
-        pictures = torch.from_numpy(batch.reshape(-1, *config.input_geometry.shape).copy())
-        return finish(normalise(pictures.permute(0, 3, 1, 2).float().div_(255)))
+        images = torch.from_numpy(batch.reshape(-1, *config.input_geometry.shape).copy())
+        return finish(normalise(images.permute(0, 3, 1, 2).float().div_(255)))
 
     return classify
 
@@ -95,9 +95,9 @@ def make_finish(model: ModelUnderTest) -> Callable[[torch.Tensor], list[Labels]]
     module = model.source.module.eval().to(device)
     labels: npt.NDArray[np.object_] = np.array(model.labels, dtype=object)
 
-    def finish(pictures: torch.Tensor) -> list[Labels]:
+    def finish(images: torch.Tensor) -> list[Labels]:
         with torch.inference_mode():
-            probabilities = activate(module(pictures.to(device)), model.config.activation)
+            probabilities = activate(module(images.to(device)), model.config.activation)
             best = torch.topk(probabilities, model.top_k, dim=1)
         indices = best.indices.cpu().numpy()
         return [

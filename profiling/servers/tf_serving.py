@@ -28,8 +28,8 @@ URL_VARIABLE = "OFFPATH_TF_SERVING_URL"
 
 
 def wrap_file(content: bytes) -> bytes:
-    picture = {"b64": base64.b64encode(content).decode()}
-    return json.dumps({"instances": [picture]}).encode()
+    image = {"b64": base64.b64encode(content).decode()}
+    return json.dumps({"instances": [image]}).encode()
 
 
 def read_predictions(reply: bytes, labels: Sequence[str]) -> dict[str, float]:

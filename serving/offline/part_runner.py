@@ -1,7 +1,7 @@
-"""Classifies pictures part by part with the archive's handler, and stores their rows.
+"""Classifies images part by part with the archive's handler, and stores their rows.
 
-A part is a fixed list of pictures, and its file is stored whole. A part that is repeated replaces
-its file, so no picture is lost or there twice. Parts run in processes that are forked from one
+A part is a fixed list of images, and its file is stored whole. A part that is repeated replaces
+its file, so no image is lost or there twice. Parts run in processes that are forked from one
 which has imported torch.
 """
 
@@ -32,7 +32,7 @@ from offpath.serving.service.archived_handler import ArchivedHandler
 from offpath.serving.service.messages import Request
 from offpath.serving.storage import READERS, Storage, explain
 
-# Pictures that one task of a reading thread reads, because a task per picture costs 0.1 ms.
+# Images that one task of a reading thread reads, because a task per image costs 0.1 ms.
 CHUNK = 8
 # Chunks of a part that are being read, or wait in memory.
 CHUNKS_AHEAD = 16
@@ -47,7 +47,7 @@ PRELOADED = ["torchvision", "simplejpeg", "boto3", __name__]
 # Ends of workers without a finished part, beyond one for each part that is left.
 MOST_BROKEN = 3
 
-# Names of parts' files with their pictures.
+# Names of parts' files with their images.
 Parts = Mapping[str, Sequence[str]]
 # Called with the name of a stored part, and the time at which its worker began it.
 OnPart = Callable[[str, float], None]
@@ -63,7 +63,7 @@ class Job:
 
     Attributes:
         output: folder or s3://bucket/prefix of the results.
-        batch_size: pictures per batch.
+        batch_size: images per batch.
         threads: threads per worker.
         gpus: indexes of the GPUs that the workers take in turn; none for the CPU. Ray ignores them.
         most_bytes: size of the largest file that is read, because it stays in memory.
@@ -87,10 +87,10 @@ class PartRunner:
         self._readers = ThreadPoolExecutor(READERS, "read")
 
     def run(self, part: str, names: Sequence[str]) -> None:
-        """Classifies the named pictures and stores the part's file; raises ModelBroken."""
+        """Classifies the named images and stores the part's file; raises ModelBroken."""
         rows: list[bytes] = []
-        pictures = self._read_ahead(names)
-        while batch := list(islice(pictures, self._job.batch_size)):
+        images = self._read_ahead(names)
+        while batch := list(islice(images, self._job.batch_size)):
             rows += self._answer(batch)
         content = b"".join(rows)
         if part.endswith(".parquet"):
@@ -137,7 +137,7 @@ class PartRunner:
 
 
 def make_row(name: str, status: int, body: bytes) -> bytes:
-    """Encodes the row of a picture as a line, from status and body of a server's answer."""
+    """Encodes the row of an image as a line, from status and body of a server's answer."""
     answer = orjson.loads(body)
     row = dict.fromkeys(COLUMNS)
     # The name of a file need not be text.
@@ -207,7 +207,7 @@ def run_parts(job: Job, mar: Path, workers: int, parts: Parts, on_part: OnPart) 
                     raise ExpectedError(
                         f"{len(left)} parts are missing, for instance {min(left)}: workers end "
                         "(out of memory?) when they load the model or classify one of its "
-                        "pictures; all other parts are stored"
+                        "images; all other parts are stored"
                     ) from error
                 # Those that were running come last, so that one cannot hold up the others.
                 for part in list(left)[:at_once]:

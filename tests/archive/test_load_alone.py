@@ -10,7 +10,7 @@ import pytest
 from offpath.archive.build import build_archive
 from offpath.errors import WrongOption
 from tests.archive.conftest import THREE_CLASSES, MakeSpec
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 READS = THREE_CLASSES.replace(
     "super().__init__()", "super().__init__()\n        open({path}).close()"

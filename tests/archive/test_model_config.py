@@ -21,7 +21,7 @@ def test_embedded_presets_are_complete(name: str) -> None:
     config = make_model_config(load_preset(name), {}, {}).settings
     assert set(SERVER_SETTINGS) <= set(config)
     assert config["handler"] == {}
-    # A batch of the costliest pictures, 2 s each on one thread, is decoded before TorchServe ends
+    # A batch of the costliest images, 2 s each on one thread, is decoded before TorchServe ends
     # the worker.
     assert config["batchSize"] * 2 <= decode_budget_s(config)
 

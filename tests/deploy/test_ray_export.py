@@ -205,7 +205,7 @@ def test_ray_answers_as_torchserve_does(running, server):
     assert list(raw.json()) == list(expected)
     assert "decode" in raw.headers["server-timing"]
     assert len(raw.headers.get_list("x-request-id")) == 1
-    for body in (b"", b"no picture", jpeg[:200]):
+    for body in (b"", b"no image", jpeg[:200]):
         theirs, ours = httpx.post(url, content=body), httpx.post(mine, content=body)
         assert (theirs.status_code, theirs.json()) == (ours.status_code, ours.json())
     root = url.removesuffix("/predictions/classifier")

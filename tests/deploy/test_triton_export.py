@@ -148,16 +148,16 @@ def running(tmp_path_factory):
         yield running
 
 
-def make_request(pictures: list[bytes]) -> dict:
+def make_request(images: list[bytes]) -> dict:
     """Makes a request of the protocol's JSON and binary parts, as tritonclient sends it."""
-    data = b"".join(len(one).to_bytes(4, "little") + one for one in pictures)
+    data = b"".join(len(one).to_bytes(4, "little") + one for one in images)
     head = json.dumps(
         {
             "id": "asked",
             "inputs": [
                 {
                     "name": "IMAGE",
-                    "shape": [len(pictures), 1],
+                    "shape": [len(images), 1],
                     "datatype": "BYTES",
                     "parameters": {"binary_data_size": len(data)},
                 }
@@ -170,7 +170,7 @@ def make_request(pictures: list[bytes]) -> dict:
 
 @pytest.mark.slow
 @pytest.mark.server
-def test_triton_answers_one_picture_several_and_a_bad_one(running):
+def test_triton_answers_one_image_several_and_a_bad_one(running):
     jpegs = [encode(p.rgb, "JPEG", quality=90) for p in PHOTOGRAPHS[:3]]
     alone = [
         read_outputs(httpx.post(running.predict_url, content=j, headers=RAW_BODY).content)
@@ -191,7 +191,7 @@ def test_triton_answers_one_picture_several_and_a_bad_one(running):
 
 @pytest.mark.slow
 @pytest.mark.server
-def test_a_stock_tritonclient_gets_labels_and_the_error_of_a_bad_picture(running):
+def test_a_stock_tritonclient_gets_labels_and_the_error_of_a_bad_image(running):
     client = tritonclient.InferenceServerClient(httpx.URL(running.predict_url).netloc.decode())
     jpeg = encode(PHOTOGRAPHS[0].rgb, "JPEG", quality=90)
 
@@ -207,7 +207,7 @@ def test_a_stock_tritonclient_gets_labels_and_the_error_of_a_bad_picture(running
     assert labels == list(expected)
     assert answer.as_numpy("PROBABILITY")[0] == pytest.approx([*expected.values()])
     with pytest.raises(InferenceServerException, match="UnsupportedFormat"):
-        ask(b"no picture")
+        ask(b"no image")
 
 
 @pytest.mark.slow

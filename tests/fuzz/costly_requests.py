@@ -111,7 +111,7 @@ def png(width: int, height: int, depth: int, colour: int, bits: int, interlaced:
 
 
 def jpeg_of_exif(kind: int, values: int) -> bytes:
-    """A CMYK picture, for Pillow, whose EXIF has a resolution of so many numbers."""
+    """A CMYK image, for Pillow, whose EXIF has a resolution of so many numbers."""
     jpeg = save(Image.new("CMYK", (64, 64)), "JPEG")
     entry = struct.pack("<H", 2)
     entry += struct.pack("<HHII", 0x0128, 3, 1, 2)

@@ -1,4 +1,4 @@
-"""The fuzzers' first inputs: a small picture in every format, and corpus/.
+"""The fuzzers' first inputs: a small image in every format, and corpus/.
 
 corpus/ holds small imitations of inputs that once failed, by their reader (corpus/README.md).
 """
@@ -23,7 +23,7 @@ def read_corpus(group: str) -> dict[str, bytes]:
     return {file.stem: file.read_bytes() for file in files}
 
 
-def picture() -> Image.Image:
+def image() -> Image.Image:
     """Makes noise that can be compressed."""
     pixels = np.random.default_rng(0).integers(0, 255, (*SIZE[::-1], 3), np.uint8)
     pixels[10:20] = 128
@@ -32,7 +32,7 @@ def picture() -> Image.Image:
 
 def make_seeds() -> list[bytes]:
     """Makes files of every accepted format, with many variants."""
-    rgb = picture()
+    rgb = image()
     grey, palette, cmyk = rgb.convert("L"), rgb.quantize(16), rgb.convert("CMYK")
     rgba, bilevel = rgb.convert("RGBA"), rgb.convert("1")
     exif = rgb.getexif()
@@ -66,5 +66,5 @@ def make_seeds() -> list[bytes]:
         *(save(rgb, "TIFF", compression=kind) for kind in compressions),
         *(save(bilevel, "TIFF", compression=kind) for kind in ("group3", "group4")),
         make_npy(save(rgb, "PNG")),
-        *read_corpus("pictures").values(),
+        *read_corpus("images").values(),
     ]

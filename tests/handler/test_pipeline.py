@@ -54,7 +54,7 @@ def assert_same_answer(reply: Reply, alone: Reply) -> None:
 
 
 def classify_beside_good_ones(pipeline: Pipeline, payloads: list[Any]) -> Counter[str]:
-    """Sends junk in batches between two good pictures, whose answers must not change."""
+    """Sends junk in batches between two good images, whose answers must not change."""
     alone = [pipeline.classify([{"body": good}])[0] for good in (JPEG, PNG)]
     types: Counter[str] = Counter()
     for start in range(0, len(payloads), BATCH - 2):
@@ -113,7 +113,7 @@ def test_threads_share_a_batch_with_the_calling_thread(
     assert threading.get_ident() in decoding and len(decoding) == 2
 
 
-def test_lone_picture_wakes_no_other_thread(make_pipeline: MakePipeline) -> None:
+def test_lone_image_wakes_no_other_thread(make_pipeline: MakePipeline) -> None:
     before = set(threading.enumerate())
     pipeline = make_pipeline(4)
     assert pipeline.classify([{"body": JPEG}])[0].status == 200
@@ -170,8 +170,8 @@ def test_a_best_score_that_is_not_finite_fails_its_item_alone(
     pipeline = make_pipeline(**settings)
     engine = pipeline.runner.engine
 
-    def spoil_first(pictures: torch.Tensor) -> torch.Tensor:
-        outputs = engine(pictures)
+    def spoil_first(images: torch.Tensor) -> torch.Tensor:
+        outputs = engine(images)
         outputs[0, 7] = score
         outputs[:, 8] = -math.inf  # as a model masks a class
         return outputs
@@ -194,7 +194,7 @@ def test_batch_larger_than_announced_is_answered(make_pipeline: MakePipeline) ->
     assert others == [pytest.approx(first, abs=1e-5)] * 4
 
 
-def test_stale_picture_of_an_earlier_batch_is_never_answered(
+def test_stale_image_of_an_earlier_batch_is_never_answered(
     make_pipeline: MakePipeline,
 ) -> None:
     pipeline = make_pipeline()
@@ -292,8 +292,8 @@ def test_corrupted_files_of_every_format_are_answered_one_by_one(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     generator = np.random.default_rng(1)
-    pictures = {**files, "npy": make_npy(files["png"])}
-    payloads = [corrupt(f, generator) for f in pictures.values() for _ in range(50)]
+    images = {**files, "npy": make_npy(files["png"])}
+    payloads = [corrupt(f, generator) for f in images.values() for _ in range(50)]
     pipeline = make_pipeline(max_pixels=10**6, **settings)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -146,9 +146,9 @@ def write_weights(name: str, file: Path) -> None:
 def ask_torch(name: str, photograph: bytes) -> dict[str, float]:
     """Asks plain PyTorch; returns label -> score, best first."""
     journey = JOURNEYS[name]
-    picture = Image.open(io.BytesIO(photograph)).convert("RGB")
+    image = Image.open(io.BytesIO(photograph)).convert("RGB")
     with torch.inference_mode():
-        outputs = make_model(name, journey)(journey.pixels(picture)[None])[0]
+        outputs = make_model(name, journey)(journey.pixels(image)[None])[0]
     scores = journey.score(outputs).tolist()
     ranked = sorted(zip(LABELS, scores), key=lambda pair: -pair[1])
     return dict(ranked)

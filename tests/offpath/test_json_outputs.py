@@ -17,7 +17,7 @@ from tests.archive.conftest import THREE_CLASSES
 from tests.offpath.conftest import Run
 from tests.profiling.runs import make_compare
 from tests.support.answering_server import answering_server
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
 ROW = re.compile(r"^\| `--json` of (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)

@@ -16,7 +16,7 @@ from offpath.serving.torchserve.management import ModelStatus
 from tests.offpath.commands.test_logs import write_log
 from tests.offpath.conftest import Run
 from tests.support.answering_server import answering_server
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 LABEL = "tabby cat, or another animal with a name that goes on and on " * 2
 
@@ -73,7 +73,7 @@ def test_a_start_is_whole_at_80_columns(
     status = ModelStatus(
         *("scratches-of-the-left-door", "2026.11.22", "defects.mar", 2, 16, 128),
         *(10_000, 3600, 3600, ("READY",) * 2, (7, 8)),
-        described={**described, "precision": "bf16", "parity": {"pictures": 16}},
+        described={**described, "precision": "bf16", "parity": {"images": 16}},
     )
     view = ServeView()
     view.show_ready({"inference": "http://127.0.0.1:8080"}, [status], 21.4)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.profiling.runs import make_compare
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "where-things-go.md").read_text("utf-8")

@@ -16,7 +16,7 @@ import yaml
 from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, MANIFEST, OUR_HANDLER
 from tests.profiling.runs import make_compare
 from tests.support.hostile_archives import ALIASES
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 INPUTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 
@@ -72,10 +72,10 @@ def derive(command: click.Command) -> Iterator[list[str]]:
 
 def write_files(folder: Path) -> None:
     """Writes the files that the table names; `out`, `new.yaml` and `none` do not exist."""
-    for name in ("folder", "empty", "store", "two", "log", "damaged", "pictures"):
+    for name in ("folder", "empty", "store", "two", "log", "damaged", "images"):
         (folder / name).mkdir()
     (folder / "folder" / "a.txt").write_text("a")
-    (folder / "damaged" / "a.jpg").write_bytes(b"no picture")
+    (folder / "damaged" / "a.jpg").write_bytes(b"no image")
     for name in ("text.txt", "text.mar", "cert.pem", "text.json", "text.onnx"):
         (folder / name).write_text("one\ntwo: [\n")
     (folder / "empty.txt").write_text("")
@@ -86,7 +86,7 @@ def write_files(folder: Path) -> None:
     (folder / "bad.properties").write_text("no equals sign\n")
     (folder / "tokens.properties").write_text("disable_token_authorization=false\n")
     (folder / "binary.properties").write_bytes(b"\xff\xfe\x00\x01")
-    for name in ("photo.jpg", "pictures/a.jpg"):
+    for name in ("photo.jpg", "images/a.jpg"):
         (folder / name).write_bytes(jpeg(size=(64, 64)))
     (folder / "broken.py").write_text("def x(:\n")
     net = "import torch\n\n\nclass Net(torch.nn.Linear):\n    def __init__(self):\n"

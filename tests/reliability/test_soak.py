@@ -21,7 +21,7 @@ from tests.reliability.logged_server import LogTrial
 from tests.support import costly
 from tests.support.front import FrontProcess, Seen, load
 from tests.support.granian import FRONTS
-from tests.support.pictures import rejected
+from tests.support.images import rejected
 
 MINUTES = float(os.environ.get("OFFPATH_SOAK_MINUTES", "10"))
 CLIENTS = int(os.environ.get("OFFPATH_SOAK_CLIENTS", "16"))

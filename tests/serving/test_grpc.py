@@ -11,7 +11,7 @@ import pytest
 
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.grpc_client import generate
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 grpc = pytest.importorskip("grpc")
 pytestmark = pytest.mark.server

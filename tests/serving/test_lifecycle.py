@@ -16,7 +16,7 @@ from offpath.serving.torchserve.server import TorchServe
 from tests.conftest import build
 from tests.support.clients import sending
 from tests.support.eventually import eventually
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 pytestmark = pytest.mark.server
 CLIENTS = 4

@@ -52,9 +52,9 @@ def export(path: Path, size: tuple[int, int], is_fixed: bool, shown: Any) -> Non
         model.fc.weight.mul_(gain[:, None])
         model.fc.bias.sub_(logits.mean(0)).mul_(gain)
     batch = None if is_fixed else ({0: torch.export.Dim("batch")},)
-    pictures = torch.zeros(3, 3, *size)
+    images = torch.zeros(3, 3, *size)
     torch.onnx.export(
-        model, (pictures,), path, dynamic_shapes=batch, external_data=False, verbose=False
+        model, (images,), path, dynamic_shapes=batch, external_data=False, verbose=False
     )
 
 

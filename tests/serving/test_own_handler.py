@@ -18,7 +18,7 @@ from offpath.archive.sources.model_source import load_model_source
 from offpath.serving.log_tools.reading import Period, open_store_at, read_records
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.eventually import eventually
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 pytestmark = pytest.mark.server
 GUIDE = Path(__file__).parents[2] / "docs" / "your-handler.md"

@@ -98,7 +98,7 @@ class Browser:
             where = {"x": box[0], "y": box[1], "data": data}
             self.call("Input.dispatchDragEvent", type=kind, **where)
 
-    def take_picture(self, path: Path) -> None:
+    def take_image(self, path: Path) -> None:
         """Saves the whole page as a PNG."""
         shown = self.call("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(shown["data"]))

@@ -186,7 +186,7 @@ def _check(
     if parity.holds(config.parity_bound):
         return None, parity
     return (
-        f"{label} is not used: on {parity.pictures} photographs it "
+        f"{label} is not used: on {parity.images} photographs it "
         f"changed {parity.top1_changes} best classes and moved a probability by "
         f"{parity.largest_move:.3f} (handler.parity_bound is {config.parity_bound})"
     ), parity

@@ -32,6 +32,6 @@ class CompiledEngine:
         except (AttributeError, RuntimeError) as error:
             raise EngineUnavailable(f"{path.name} cannot be loaded: {error}") from error
 
-    def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self._loader.boxed_run([pictures])[0]
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self._loader.boxed_run([images])[0]
         return logits

@@ -64,7 +64,7 @@ class OnnxRuntimeEngine:
     Args:
         name: `onnxruntime` or `tensorrt`.
         threads: intra-op threads on the CPU.
-        shape: of one picture, [height, width, channels].
+        shape: of one image, [height, width, channels].
 
     Raises:
         EngineUnavailable: the file, the package or the provider is missing.
@@ -104,17 +104,17 @@ class OnnxRuntimeEngine:
             raise EngineUnavailable("engine tensorrt needs a CUDA device")
         return wanted
 
-    def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
-        return run_in_batches(self._run, pictures, self._batch)
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        return run_in_batches(self._run, images, self._batch)
 
-    def _run(self, pictures: torch.Tensor) -> torch.Tensor:
+    def _run(self, images: torch.Tensor) -> torch.Tensor:
         if self._device.type == "cpu":
             return torch.from_numpy(
-                self._session.run([self._output], {self._input: pictures.numpy()})[0]
+                self._session.run([self._output], {self._input: images.numpy()})[0]
             )
-        return self._run_on_device(pictures.contiguous())
+        return self._run_on_device(images.contiguous())
 
-    def _run_on_device(self, pictures: torch.Tensor) -> torch.Tensor:
+    def _run_on_device(self, images: torch.Tensor) -> torch.Tensor:
         """Runs without a copy: the session reads torch's memory and leaves the logits there."""
         import numpy as np
 
@@ -122,9 +122,7 @@ class OnnxRuntimeEngine:
         # The session runs on its own stream.
         torch.cuda.current_stream(self._device).synchronize()
         where = ("cuda", self._device.index or 0)
-        binding.bind_input(
-            self._input, *where, np.uint8, tuple(pictures.shape), pictures.data_ptr()
-        )
+        binding.bind_input(self._input, *where, np.uint8, tuple(images.shape), images.data_ptr())
         binding.bind_output(self._output, *where)
         self._session.run_with_iobinding(binding)
         return torch.utils.dlpack.from_dlpack(binding.get_outputs()[0])

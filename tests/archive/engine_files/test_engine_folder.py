@@ -62,8 +62,8 @@ class Tiny(torch.nn.Module):
         self.head = torch.nn.Linear(8, 3)
         torch.nn.init.orthogonal_(self.head.weight, gain=12)
 
-    def forward(self, pictures: torch.Tensor) -> dict[str, torch.Tensor]:
-        planes = torch.relu(self.body(torch.relu(self.stem(pictures))))
+    def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
+        planes = torch.relu(self.body(torch.relu(self.stem(images))))
         features = planes.mean(dim=(2, 3))
         return {"features": features, "logits": self.head(features)}
 
@@ -124,14 +124,14 @@ def built(
     yield engine, precision, folder
 
 
-def classify(backend: Any, pictures: np.ndarray) -> np.ndarray:
+def classify(backend: Any, images: np.ndarray) -> np.ndarray:
     with torch.inference_mode():
-        logits = backend(torch.from_numpy(pictures))
+        logits = backend(torch.from_numpy(images))
         assert logits.dtype == torch.float32
         return torch.softmax(logits, 1).numpy().copy()
 
 
-def test_graph_answers_like_eager_for_one_picture_and_for_five(
+def test_graph_answers_like_eager_for_one_image_and_for_five(
     built: tuple[str, str, Path], model: torch.nn.Module, photographs: PhotographSets
 ) -> None:
     engine, precision, folder = built
@@ -139,11 +139,11 @@ def test_graph_answers_like_eager_for_one_picture_and_for_five(
     assert sorted(f.name for f in folder.iterdir()) == [*files, "parity.npz"]
     graph = make_engine(engine, precision, model, CONFIG, CPU, folder, 1)
     eager = make_engine("eager", "fp32", model, CONFIG, CPU, None, 1)
-    pictures = photographs.held_out
-    expected = classify(eager, pictures[:5])
+    images = photographs.held_out
+    expected = classify(eager, images[:5])
     assert expected.std(axis=0).max() > 0.05  # or any graph would pass
     for count in (1, 5, 2):
-        answers = classify(graph, pictures[:count])
+        answers = classify(graph, images[:count])
         assert answers.shape == (count, 3)
         assert np.abs(answers - expected[:count]).max() <= tolerance
 
@@ -163,13 +163,13 @@ def test_graph_takes_a_rectangle_and_normalises_blue_first(
             "std": (58.0, 57.0, 99.0),
         },
     )
-    pictures = np.random.default_rng(0).integers(0, 256, (5, 64, 56, 3), np.uint8)
-    folder = build(engine, "fp32", config=config, shown=PhotographSets(pictures, pictures))
+    images = np.random.default_rng(0).integers(0, 256, (5, 64, 56, 3), np.uint8)
+    folder = build(engine, "fp32", config=config, shown=PhotographSets(images, images))
     graph = make_engine(engine, "fp32", model, config, CPU, folder[0], 1)
     eager = make_engine("eager", "fp32", model, config, CPU, None, 1)
-    expected = classify(eager, pictures)
-    assert np.abs(classify(eager, pictures[..., ::-1].copy()) - expected).max() > 0.01
-    assert np.abs(classify(graph, pictures) - expected).max() <= 1e-5
+    expected = classify(eager, images)
+    assert np.abs(classify(eager, images[..., ::-1].copy()) - expected).max() > 0.01
+    assert np.abs(classify(graph, images) - expected).max() <= 1e-5
 
 
 def test_parity_file_holds_held_out_photographs_and_eager_answers(
@@ -177,11 +177,11 @@ def test_parity_file_holds_held_out_photographs_and_eager_answers(
 ) -> None:
     parity = load_parity_set(built[2], CONFIG)
     assert parity is not None
-    seen = {picture.tobytes() for picture in photographs.calibration}
-    assert 8 <= len(parity.pictures) <= 16
-    assert not seen & {picture.tobytes() for picture in parity.pictures}
+    seen = {image.tobytes() for image in photographs.calibration}
+    assert 8 <= len(parity.images) <= 16
+    assert not seen & {image.tobytes() for image in parity.images}
     eager = make_engine("eager", "fp32", model, CONFIG, CPU, None, 1)
-    assert np.allclose(classify(eager, parity.pictures), parity.probabilities, atol=1e-5)
+    assert np.allclose(classify(eager, parity.images), parity.probabilities, atol=1e-5)
 
 
 def test_graph_names_no_path_of_the_machine_that_built_it(
@@ -361,8 +361,8 @@ SMALL = HandlerConfig(image_size=32, resize_size=32)
 class Mean(torch.nn.Module):
     """A model with one class per channel; the brightest channel wins."""
 
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        return pictures.mean(dim=(2, 3))
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.mean(dim=(2, 3))
 
 
 def make_candidates(count: int) -> np.ndarray:

@@ -97,9 +97,9 @@ def test_model_labels_and_preprocessing_come_from_the_folder(vit: Path, tmp_path
     made = run_definition(source, tmp_path).eval()
     assert source.weights is not None and source.users_file is None
     made.load_state_dict(dict(source.weights))
-    pictures = torch.rand(2, 3, 96, 96)
+    images = torch.rand(2, 3, 96, 96)
     with torch.inference_mode():
-        assert torch.equal(made(pictures).logits, source.module.eval()(pictures).logits)
+        assert torch.equal(made(images).logits, source.module.eval()(images).logits)
     assert_as_pipeline(vit)
 
 

@@ -147,14 +147,14 @@ class Small(torch.nn.Module):
         self.norm = torch.nn.BatchNorm2d(4)
         self.head = torch.nn.Linear(4, 5)
 
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        return self.head(self.norm(self.stem(pictures)).mean((2, 3)))
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.stem(images)).mean((2, 3)))
 
 
 def export(path: Path, batch: bool = True, size: int = 32) -> Path:
     shapes = ({0: torch.export.Dim("batch")},) if batch else None
-    pictures = torch.zeros(2 if batch else 1, 3, size, size)
-    program = torch.export.export(Small().eval(), (pictures,), dynamic_shapes=shapes)
+    images = torch.zeros(2 if batch else 1, 3, size, size)
+    program = torch.export.export(Small().eval(), (images,), dynamic_shapes=shapes)
     torch.export.save(program, path)
     return path
 

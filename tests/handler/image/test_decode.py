@@ -172,8 +172,8 @@ def test_broken_exif_is_no_reason_to_refuse() -> None:
 def test_large_jpeg_is_decoded_at_a_smaller_scale(
     size: tuple[int, int], by_longer: bool, denominator: int
 ) -> None:
-    picture = find_photograph("hubble_deep_field").rgb.resize(size)
-    for turned in (picture, picture.transpose(Image.Transpose.ROTATE_90)):
+    upright = find_photograph("hubble_deep_field").rgb.resize(size)
+    for turned in (upright, upright.transpose(Image.Transpose.ROTATE_90)):
         payload = encode(turned, "JPEG")
         image = decode_image(payload, DecodeOptions(384, by_longer=by_longer))
         assert (image.width, image.height) == turned.size

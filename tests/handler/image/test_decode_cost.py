@@ -111,7 +111,7 @@ def test_cost_without_markers_ends_with_the_budget(
         pytest.param(b"\xff\xd8" + b"\xff" * 100 + save(NOISE, "JPEG")[2:], id="filled"),
     ],
 )
-def test_real_pictures_are_decoded(body: bytes) -> None:
+def test_real_images_are_decoded(body: bytes) -> None:
     assert decode_image(body, OPTIONS).pixels.size
 
 
@@ -151,12 +151,12 @@ def test_a_tiff_of_too_many_bits_is_refused_before_libtiff_sees_it() -> None:
 
 
 @pytest.mark.parametrize("length", range(2, 540, 7))
-def test_a_picture_cut_off_anywhere_is_left_to_the_decoder(length: int) -> None:
+def test_an_image_cut_off_anywhere_is_left_to_the_decoder(length: int) -> None:
     with pytest.raises((UndecodableImage, UnsupportedFormat)):
         decode_image(progressive_jpeg(64)[:length], OPTIONS)
 
 
-def test_the_check_does_not_search_all_of_a_baseline_picture(
+def test_the_check_does_not_search_all_of_a_baseline_image(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(decode_cost, "count_markers", None)

@@ -56,7 +56,7 @@ def with_directory(tag: int, kind: int, values: bytes) -> bytes:
         pytest.param(
             lambda: make_tiff(HUGE_TILE, tile=(1_000_000, 50), tiles=400, width=1),
             "pixels of 8 bits",
-            id="tiles-far-larger-than-the-picture",
+            id="tiles-far-larger-than-the-image",
         ),
         pytest.param(
             lambda: doubled(322, 17, [1_000_000], data=HUGE_TILE, tile=(112, 112)),

@@ -42,15 +42,15 @@ def read(door: FrontDoor, sent: dict[str, object], body: bytes = b"") -> bytes:
 
 
 def test_a_body_by_name_is_read(door: FrontDoor, folder: Path) -> None:
-    (folder / NAME).write_bytes(b"\xff\xd8 picture")
-    assert read(door, headers(folder / NAME)) == b"\xff\xd8 picture"
+    (folder / NAME).write_bytes(b"\xff\xd8 image")
+    assert read(door, headers(folder / NAME)) == b"\xff\xd8 image"
 
 
 def test_a_mapping_outlives_the_file(door: FrontDoor, folder: Path) -> None:
-    (folder / NAME).write_bytes(b"\xff\xd8 picture")
+    (folder / NAME).write_bytes(b"\xff\xd8 image")
     fields = read_fields(door.wrap_row({}, headers(folder / NAME)))
     (folder / NAME).unlink()
-    assert bytes(fields["body"]) == b"\xff\xd8 picture"
+    assert bytes(fields["body"]) == b"\xff\xd8 image"
 
 
 def test_form_by_name_is_parsed(door: FrontDoor, folder: Path) -> None:

@@ -91,7 +91,7 @@ def make_search(tmp_path, monkeypatch):
     """`make_search(run, server, **choices)`."""
     monkeypatch.setattr(tune, "find_generator", lambda name: QuickGenerator())
     path = tmp_path / "a.jpg"
-    path.write_bytes(b"picture")
+    path.write_bytes(b"image")
     workload = describe("photos", [path], ["00"])
 
     def make(run, server, **changes) -> Search:

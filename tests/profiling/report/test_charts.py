@@ -18,7 +18,7 @@ from offpath.profiling.report.charts import (
     StackedChart,
     assign_colours,
 )
-from offpath.profiling.report.pictures import (
+from offpath.profiling.report.drawings import (
     add_legend,
     count_legend_columns,
     draw_charts,

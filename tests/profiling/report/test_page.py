@@ -37,9 +37,9 @@ def test_names_cannot_write_markup_or_templates() -> None:
 
 
 def test_every_picture_says_in_words_what_it_shows(page: str) -> None:
-    pictures = page.split("<svg")[1:]
-    assert len(pictures) == 3
-    assert all('role="img" aria-label="offpath"' in p.split(">")[0] for p in pictures)
+    drawings = page.split("<svg")[1:]
+    assert len(drawings) == 3
+    assert all('role="img" aria-label="offpath"' in p.split(">")[0] for p in drawings)
 
 
 def test_charts_take_the_pages_colours_so_that_dark_mode_is_theirs_too(

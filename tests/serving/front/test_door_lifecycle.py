@@ -28,7 +28,7 @@ from tests.support.front import (
     logged,
     send_hostile_user_ids,
 )
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 pytestmark = pytest.mark.server
 

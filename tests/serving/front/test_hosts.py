@@ -39,7 +39,7 @@ class Hosts:
         self.session = SeveralHostsSession(FRONT, behind, View())
         self.session.start()
 
-    def post(self, body: bytes = b"picture", model: str = "m", **headers: str) -> httpx.Response:
+    def post(self, body: bytes = b"image", model: str = "m", **headers: str) -> httpx.Response:
         url = f"{self.session.door.url}/predictions/{model}"
         return httpx.post(url, content=body, headers=headers, trust_env=False)
 
@@ -144,7 +144,7 @@ def test_client_is_told_that_no_host_answers() -> None:
 
     def tell() -> str:
         url = f"{session.door.url}/predictions/m"
-        return httpx.post(url, content=b"picture", trust_env=False).json()["message"]
+        return httpx.post(url, content=b"image", trust_env=False).json()["message"]
 
     try:
         session.start()

@@ -43,7 +43,7 @@ from tests.support.front import (
     read_event_ids,
 )
 from tests.support.granian import FRONTS, GranianProcess
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 # A handler that serves READY and fails each request.
 FAILING = """

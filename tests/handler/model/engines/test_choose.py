@@ -58,12 +58,12 @@ def choose_from(folder: Path | None, **values: object) -> Choice:
 
 
 def write_parity(folder: Path, size: int = SIZE) -> None:
-    pictures = np.stack([np.asarray(p.rgb.resize((size, size))) for p in PHOTOGRAPHS])
+    images = np.stack([np.asarray(p.rgb.resize((size, size))) for p in PHOTOGRAPHS])
     config = settings(image_size=size)
     engine = EagerEngine(Small().eval(), config, CPU)
     with torch.inference_mode():
-        answers = torch.softmax(engine(torch.from_numpy(pictures)), 1)
-    np.savez(folder / PARITY_FILE, pictures=pictures, probabilities=answers.numpy())
+        answers = torch.softmax(engine(torch.from_numpy(images)), 1)
+    np.savez(folder / PARITY_FILE, images=images, probabilities=answers.numpy())
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_graph_with_equal_predictions_is_used(
     assert choice.engine.name == "compiled"
     assert choice.parity is not None
     assert choice.parity.holds(1e-5)
-    assert choice.parity.pictures == len(PHOTOGRAPHS)
+    assert choice.parity.images == len(PHOTOGRAPHS)
     assert choice.refused == choice.lost == ()
 
 

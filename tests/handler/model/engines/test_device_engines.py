@@ -78,7 +78,7 @@ def test_tensorrt_builds_one_engine_for_all_batches_and_keeps_it(
     assert options["trt_fp16_enable"] and options["trt_engine_cache_enable"]
     assert options["trt_engine_cache_path"] == str(tmp_path)
     shapes = [options[f"trt_profile_{name}_shapes"] for name in ("min", "opt", "max")]
-    assert shapes == [f"pictures:{batch}x64x64x3" for batch in (1, 16, 64)]
+    assert shapes == [f"images:{batch}x64x64x3" for batch in (1, 16, 64)]
 
 
 class Normed(torch.nn.Module):

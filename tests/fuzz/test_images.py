@@ -1,4 +1,4 @@
-"""Changed files of every format give a picture or a 4xx of their item, in time."""
+"""Changed files of every format give an image or a 4xx of their item, in time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.costly import TAG_TYPES, Tags, make_tiff
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 SEEDS = make_seeds()
-FOUND = read_corpus("pictures")
+FOUND = read_corpus("images")
 CONFIG = HandlerConfig(exif_orientation=True)
 MOST_S = 2.0
 

@@ -1,4 +1,4 @@
-"""Pictures of charts: a file for a README, or inline SVG for a page.
+"""Drawings of charts: a file for a README, or inline SVG for a page.
 
 Both come from one drawing. The colours of an SVG are CSS variables: inside a page they are the
 page's, so dark mode follows the page; a file carries the palette itself.
@@ -28,7 +28,7 @@ MOST_COLUMNS = 4
 
 
 def draw_charts(charts: Sequence[Chart], path: Path) -> None:
-    """Writes the charts as one picture, one below the other.
+    """Writes the charts as one drawing, one below the other.
 
     Raises:
         ExpectedError: the suffix is not .svg or .png, there is nothing to draw, or matplotlib is
@@ -87,9 +87,9 @@ def render(charts: Sequence[Chart], kind: str, has_titles: bool) -> bytes:
         for artist in figure.findobj():
             # Nothing reaches beyond its axes, and matplotlib names clip paths by memory addresses.
             artist.set_clip_on(False)
-        picture = save(figure, kind)
+        drawing = save(figure, kind)
         pyplot.close(figure)
-    return picture
+    return drawing
 
 
 def save(figure: Any, kind: str) -> bytes:

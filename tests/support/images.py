@@ -85,7 +85,7 @@ def rejected() -> dict[str, tuple[bytes, int, str]]:
     good = jpeg()
     return {
         "empty": (b"", 400, "EmptyPayload"),
-        "not an image": (b"hello, world: no picture here", 415, "UnsupportedFormat"),
+        "not an image": (b"hello, world: no image here", 415, "UnsupportedFormat"),
         "truncated jpeg": (good[: len(good) // 2], 422, "UndecodableImage"),
         "jpeg's head, then noise": (good[:700] + noise(5000), 422, "UndecodableImage"),
         "noise": (noise(20_000), 415, "UnsupportedFormat"),
