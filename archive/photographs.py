@@ -35,6 +35,8 @@ SOURCES = (
 )
 # A few small photographs that every installation has.
 BUNDLED = Path(__file__).parent / "bundled"
+# The one that servers are tried with.
+SAMPLE = BUNDLED / "espresso.jpg"
 # In 8-bit units at mid grey. With this noise a 2048 px JPEG of quality 94 has 1.2 MB, like those
 # of phones.
 SHOT_NOISE = 8.0

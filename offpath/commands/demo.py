@@ -18,8 +18,8 @@ from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.one_host import serve_front, settle_ports
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
-from offpath.serving.torchserve.model_store import find_models
-from offpath.serving.torchserve.server_settings import ServerSettings
+from offpath.serving.server.model_store import find_models
+from offpath.serving.server.server_settings import ServerSettings
 
 STORE = Path(".offpath/demo")
 PACKAGE = Path(__file__).parents[1]

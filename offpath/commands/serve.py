@@ -25,9 +25,9 @@ from offpath.commands.shared_options import add_options
 from offpath.errors import WrongOption
 from offpath.serving.front.one_host import serve_front
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
-from offpath.serving.torchserve.model_store import find_models
-from offpath.serving.torchserve.server_settings import ServerSettings, read_properties
-from offpath.serving.torchserve.session import serve
+from offpath.serving.server.model_store import find_models
+from offpath.serving.server.server_settings import ServerSettings, read_properties
+from offpath.serving.session import serve
 
 DEFAULT_STORE = Path(".offpath/model-store")
 # Options of TorchServe itself, with or without a front door; the rest are the door's.

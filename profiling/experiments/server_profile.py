@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from offpath.archive.photographs import SAMPLE
 from offpath.errors import ExpectedError
 from offpath.handler.prediction_log.log_settings import OFF, URI_VARIABLE
 from offpath.handler.process.host_limits import count_cores
@@ -35,7 +36,6 @@ from offpath.profiling.profilers.profile_report import ACCOUNT
 from offpath.profiling.servers.archives import NAME
 from offpath.profiling.servers.torchserve import ARCHIVE, TorchServeAdapter
 from offpath.serving.client import IMAGE_CONTENT_TYPE
-from offpath.serving.torchserve.session import PHOTOGRAPH
 
 EXPERIMENT = "profile-server"
 # Java compiles its hot code meanwhile.
@@ -207,7 +207,7 @@ def attach(url: str, metrics_url: str | None) -> Target:
 
 def check_answers(target: Target) -> None:
     """Raises ExpectedError unless the model answers an image with 200."""
-    url, image = target.running.predict_url, PHOTOGRAPH.read_bytes()
+    url, image = target.running.predict_url, SAMPLE.read_bytes()
     headers = {"Content-Type": IMAGE_CONTENT_TYPE}
     try:
         reply = httpx.post(url, content=image, headers=headers, timeout=TIMEOUT_S, trust_env=False)

@@ -28,7 +28,7 @@ from offpath.archive.model_config import make_model_config
 from offpath.errors import WrongOption
 from offpath.profiling.servers.adapter import Adapter
 from offpath.profiling.servers.torchserve import TorchServeAdapter
-from offpath.serving.torchserve.server_settings import find_config, read_properties
+from offpath.serving.server.server_settings import find_config, read_properties
 
 FORM = "NAME=SERVER:KEY=VALUE;KEY=VALUE"
 VMARGS, MORE_VMARGS = "vmargs", "vmargs+"

@@ -26,9 +26,9 @@ from offpath.handler.prediction_log.log_settings import OFF, URI_VARIABLE
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.archives import NAME, build_offpath, host_preset
 from offpath.profiling.servers.torchserve import RunningTorchServe
-from offpath.serving.torchserve.management import ManagementClient
+from offpath.serving.server.management import ManagementClient
+from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_settings import ServerSettings
 
 # Names of the unchanged archive in the store, and of the copy with a setting.
 BASE, COPY = "base.mar", "setting.mar"

@@ -23,14 +23,14 @@ from offpath.handler.process.foreign_server import (
 from offpath.handler.process.host_limits import count_cores
 from offpath.serving.check.host import has_gpu
 from offpath.serving.finding import Finding, grade, lost, ok, wrong
-from offpath.serving.torchserve.in_force import (
+from offpath.serving.server.in_force import (
     CPU_INSTEAD,
     DEVICE,
     MODEL_SETTINGS,
     WHOLE_NUMBERS,
     is_ignored,
 )
-from offpath.serving.torchserve.server_settings import (
+from offpath.serving.server.server_settings import (
     CONF_DIR,
     DEFAULTS,
     find_config,

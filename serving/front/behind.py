@@ -14,15 +14,16 @@ from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
 from offpath.handler.wire_names import FOLDER_VARIABLE, KEY_VARIABLE
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.splits import check_splits
-from offpath.serving.granian.slots import WORKER, ServedModel, plan_models
-from offpath.serving.torchserve.management import ModelStatus
-from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_settings import (
+from offpath.serving.server.management import ModelStatus
+from offpath.serving.server.served_model import WORKER, ServedModel
+from offpath.serving.server.server import Server
+from offpath.serving.server.server_settings import (
     DEFAULTS,
     LOOPBACK,
     ServerSettings,
     read_config,
 )
+from offpath.serving.session import make_server
 
 # A request may wait for one batch before its own, or for a worker that restarts.
 WAITING_BATCHES = 2
@@ -40,16 +41,15 @@ class Behind:
 
     Attributes:
         hand_over: every archive's handler accepts the name of a body's file instead of the body.
-        max_body_bytes: TorchServe's limit.
+        max_body_bytes: the server's limit.
         answer_timeout_s: seconds that an answer may take; with several hosts, the time after
             which another host is asked.
-        queue: requests that TorchServe, or each of the hosts, may hold.
-        hosts: HOST:PORT of servers on other machines; empty for this host's TorchServe, which is
-            reached over a socket.
+        queue: requests that the server, or each of the hosts, may hold.
+        hosts: HOST:PORT of servers on other machines; empty for this host's server, which is
+            reached over sockets.
         unwell: hosts that are asked only when no other host can be.
         only_model: the model that /invocations leads to; None closes /invocations.
-        routes: the models of a Granian server, which has sockets of its own for each; empty for
-            TorchServe, which finds the model itself.
+        routes: the models, where each has sockets of its own (`Server.plan_routes`).
         generation: number of times that `routes` has changed. Each time, the links to workers get
             new names, so that an nginx process with the old configuration finds the old workers.
     """
@@ -100,7 +100,7 @@ def look_behind(settings: ServerSettings, front: DoorSettings) -> Behind:
         # TorchServe's own queue length is meant for bodies in Java's heap; names take no room.
         queue=max(front.queue, own_queue) if hand_over else own_queue,
         only_model=_only_model([name for name, _ in named], front),
-        routes=tuple(plan_models(named)) if settings.server == "granian" else (),
+        routes=make_server(settings).plan_routes(named),
     )
 
 
@@ -124,7 +124,7 @@ def settings_behind(
     )
 
 
-def describe_models(server: TorchServe) -> list[ModelStatus] | None:
+def describe_models(server: Server) -> list[ModelStatus] | None:
     """Returns every version of every model; None if the server does not answer."""
     try:
         with server.management() as management:
@@ -149,7 +149,7 @@ def count_connections(*sockets: Path) -> int:
     return count
 
 
-def turn_links(server: TorchServe, run: Path, behind: Behind) -> None:
+def turn_links(server: Server, run: Path, behind: Behind) -> None:
     """Points the door's links at a server: every new connection by them goes there from now on.
 
     Raises:

@@ -25,9 +25,8 @@ from offpath.serving.front.nginx_config import (
     write_config,
     write_models,
 )
-from offpath.serving.granian.slots import plan_models
-from offpath.serving.torchserve.launch import make_short_tmp_dir
-from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.process.tmp_folders import make_short_tmp_dir
+from offpath.serving.server.server import Server
 
 READY_FILE = "ready"
 PROBE_TIMEOUT_S = 10.0
@@ -64,7 +63,7 @@ class Door:
         log.mkdir(mode=0o750, parents=True, exist_ok=True)
         self.place = DoorPlace(run, bodies, free_bytes(bodies), log, secrets.token_hex(32))
         self._nginx: Nginx | None = None
-        self._server: TorchServe | None = None
+        self._server: Server | None = None
         self.answers = Answers(run)
         self._files_seen: list[tuple[str, int]] = []
         self._workers: set[int] = set()
@@ -88,7 +87,7 @@ class Door:
             raise RuntimeError("not started")
         return self._nginx
 
-    def let_in(self, server: TorchServe) -> list[int]:
+    def let_in(self, server: Server) -> list[int]:
         """Sends new requests to a server.
 
         Returns:
@@ -100,8 +99,7 @@ class Door:
         """
         behind = self.behind
         old_workers: list[int] = []
-        is_granian = server.settings.server == "granian"
-        routes = tuple(plan_models(server.archives)) if is_granian else ()
+        routes = server.plan_routes(server.archives)
         # A reload may bring other models, another number of workers or another kind of server.
         if routes != behind.routes:
             generation = behind.generation + 1

@@ -19,8 +19,8 @@ from offpath.handler.error_kinds import MODEL_GONE, OF_DOOR, RETRY_AFTER_S, Erro
 from offpath.handler.process.host_limits import count_cores
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
-from offpath.serving.granian.slots import name_socket
-from offpath.serving.torchserve.server_settings import CONF_DIR
+from offpath.serving.server.served_model import name_socket
+from offpath.serving.server.server_settings import CONF_DIR
 
 TEMPLATE = CONF_DIR / "nginx.conf"
 CONF = "nginx.conf"

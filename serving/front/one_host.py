@@ -1,4 +1,4 @@
-"""Runs `offpath serve --front`: a front door before the TorchServe of this host."""
+"""Runs `offpath serve --front`: a front door before the server of this host."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from offpath.archive.photographs import SAMPLE
 from offpath.errors import ExpectedError
 from offpath.serving.client import Client
 from offpath.serving.front.behind import (
@@ -27,16 +28,15 @@ from offpath.serving.front.rotation import Rotation, Starting
 from offpath.serving.front.splits import check_splits, describe_change, judge_canaries, parse_split
 from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.process.ports import check_port_free, resolve_ports
-from offpath.serving.torchserve.management import ModelStatus
-from offpath.serving.torchserve.server_log import LogFollower
-from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.session import PHOTOGRAPH, View, show_gaps
+from offpath.serving.server.management import ModelStatus
+from offpath.serving.server.server_log import LogFollower
+from offpath.serving.server.server_settings import ServerSettings
+from offpath.serving.session import SERVERS, View, show_gaps
 
 WATCH_S = 0.2
 READY_CHECK_S = 1.0
 START_POLL_S = 0.05
 KEPT_LOGS = 3
-KINDS = ("torchserve", "granian")
 # So many workers with a broken model within this time make /ping answer 503.
 MOST_SICK = 3
 SICK_S = 60.0
@@ -59,7 +59,7 @@ def serve_front(
         once: stop as soon as the server is READY and the sample is answered.
 
     Raises:
-        ExpectedError: nginx or TorchServe does not start, or ends by itself.
+        ExpectedError: nginx or the server does not start, or ends by itself.
     """
     # A SIGHUP that comes during the start is followed after the start.
     with noting_hangup() as hangup:
@@ -75,7 +75,7 @@ def serve_front(
 
 
 class OneHostSession:
-    """One run of a door before this host's TorchServe."""
+    """One run of a door before this host's server."""
 
     def __init__(
         self, make_settings: Callable[[str | None], ServerSettings], front: DoorSettings, view: View
@@ -100,10 +100,10 @@ class OneHostSession:
         self._sick_ends: deque[float] = deque(maxlen=MOST_SICK)
 
     def start(self) -> None:
-        """Starts TorchServe, then nginx in front of it, and shows that they are READY.
+        """Starts the server, then nginx in front of it, and shows that they are READY.
 
         Raises:
-            ExpectedError: TorchServe or nginx does not start.
+            ExpectedError: the server or nginx does not start.
         """
         began = time.monotonic()
         with self._view.waiting("starting the server and nginx ..."):
@@ -130,7 +130,7 @@ class OneHostSession:
         name = self.rotation.current.model_names()[0]
         verify = self.door.settings.tls_cert is None
         with Client(self.door.url, name, headers=headers, verify=verify) as client:
-            self._view.show_prediction(PHOTOGRAPH, client.try_predict(PHOTOGRAPH))
+            self._view.show_prediction(SAMPLE, client.try_predict(SAMPLE))
 
     def watch(self, hangup: Hangup) -> None:
         """Looks after door and server until a signal interrupts it or a restart fails."""
@@ -167,7 +167,7 @@ class OneHostSession:
         behind = look_behind(settings, self.door.settings)
         check_successor(self.door.behind, behind)
         log = self.door.place.log
-        for kind in KINDS:
+        for kind in SERVERS:
             shutil.rmtree(log / f"{kind}-{number - KEPT_LOGS}", ignore_errors=True)
         own = log / f"{settings.server}-{number}"
         return settings_behind(settings, self.door.place, self.door.behind, own)
@@ -260,8 +260,8 @@ class OneHostSession:
         self._next_ready_check = time.monotonic() + READY_CHECK_S
 
     def _count_workers(self, statuses: Sequence[ModelStatus]) -> None:
-        """Counts TorchServe's workers for /metrics; Granian counts its own (granian/reports.py)."""
-        if self.door.behind.routes:
+        """Counts the workers for /metrics, unless the server does."""
+        if self.rotation.current.counts_workers:
             return
         names = {(name, archive.model_version) for name, archive in self.rotation.current.archives}
         # Without an answer no worker is READY, and the same number is wanted.

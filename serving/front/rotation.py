@@ -13,10 +13,10 @@ import psutil
 from offpath.errors import ExpectedError
 from offpath.serving.front.behind import count_connections
 from offpath.serving.front.nginx_config import KEEPALIVE_S
-from offpath.serving.torchserve.management import ModelStatus
-from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.session import make_server, start_checked
+from offpath.serving.server.management import ModelStatus
+from offpath.serving.server.server import Server
+from offpath.serving.server.server_settings import ServerSettings
+from offpath.serving.session import make_server, start_checked
 
 # After this many seconds, nginx passes no request to an old server. It keeps a connection only if a
 # request on it ended within KEEPALIVE_S of its start, and then for KEEPALIVE_S.
@@ -65,7 +65,7 @@ class Retired:
         ending: the thread that stops it.
     """
 
-    server: TorchServe
+    server: Server
     since: float
     drain_s: float
     old_nginx: list[int]
@@ -108,19 +108,19 @@ class Rotation:
     def __init__(
         self,
         make_settings: Callable[[int], ServerSettings],
-        let_in: Callable[[TorchServe], list[int]],
+        let_in: Callable[[Server], list[int]],
         drain_s: float,
         count: int = 0,
     ) -> None:
         self._make_settings, self._let_in = make_settings, let_in
         self._drain_s = drain_s
         self._count = count
-        self._current: TorchServe | None = None
+        self._current: Server | None = None
         self._retired: list[Retired] = []
         self.starting: Starting | None = None
 
     @property
-    def current(self) -> TorchServe:
+    def current(self) -> Server:
         """The server that gets the requests; RuntimeError before the first one."""
         if self._current is None:
             raise RuntimeError("no server was let in yet")

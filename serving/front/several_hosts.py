@@ -23,7 +23,7 @@ from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.one_host import settle_ports
 from offpath.serving.process.interrupts import Hangup, noting_hangup
-from offpath.serving.torchserve.session import View
+from offpath.serving.session import View
 
 LOOK_S = 1.0
 PING_TIMEOUT_S = 1.0

@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from offpath.serving.granian.series import Key
-from offpath.serving.granian.slots import ServedModel
+from offpath.serving.server.served_model import ServedModel
 
 MOST_REPORT_BYTES = 1 << 18
 # A worker reports once per second. One that has been silent for longer takes no requests.

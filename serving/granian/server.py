@@ -9,20 +9,21 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from offpath.archive.mar_file import read_mar, unpack_mar
+from offpath.archive.mar_file import MarFile, read_mar, unpack_mar
 from offpath.errors import MissingPackage, WrongOption
 from offpath.handler.process.lazy_imports import is_installed
 from offpath.serving.granian.reports import Reports, StatusPages
-from offpath.serving.granian.slots import ServedModel, name_socket, plan_models
-from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_settings import (
+from offpath.serving.granian.slots import plan_models
+from offpath.serving.server.served_model import ServedModel, name_socket
+from offpath.serving.server.server import Server
+from offpath.serving.server.server_settings import (
     DEFAULTS,
     ServerSettings,
-    choose_ports,
     read_config,
     socket_kinds,
     socket_path,
@@ -33,14 +34,12 @@ MOST_LOG_BYTES = 20 << 20
 MOST_BODY_BYTES = 1 << 30
 
 
-class GranianServer(TorchServe):
-    """A supervisor with its workers in place of Java with its workers.
-
-    Archives, ports, folders, logs and the end of the processes are the same as for TorchServe.
-    """
+class GranianServer(Server):
+    """A supervisor with its workers, which warm up before they are READY."""
 
     product = "Granian"
-    server_log = "granian.log"
+    log_name = "granian.log"
+    counts_workers = True
 
     def __init__(self, settings: ServerSettings) -> None:
         super().__init__(settings)
@@ -55,6 +54,9 @@ class GranianServer(TorchServe):
             numbers = [number for model in self._models for number in model.slots]
             links |= {name: listener.with_name(name) for name in map(name_socket, numbers)}
         return links
+
+    def plan_routes(self, archives: Sequence[tuple[str, MarFile]]) -> tuple[ServedModel, ...]:
+        return tuple(plan_models(archives))
 
     def rotate_log(self) -> None:
         log = self.log_path
@@ -87,7 +89,7 @@ class GranianServer(TorchServe):
         super().stop()
         self._pages.close()
 
-    def _launch(self) -> None:
+    def _launch(self, folder: Path) -> None:
         """Starts the supervisor, which imports torch while the archives are unpacked."""
         if not (is_installed("granian") and is_installed("uvloop")):
             raise MissingPackage("Granian", "granian")
@@ -97,8 +99,6 @@ class GranianServer(TorchServe):
                 f"{len(self._models)} archives on Granian need the front door, which chooses the "
                 "worker by the path; use --front, or serve one archive"
             )
-        folder, _ = self._make_folders()
-        self._ports = choose_ports(self.settings)
         reports, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with open(self.log_path, "ab") as log, theirs:
             program = [sys.executable, str(Path(__file__).with_name("supervisor.py"))]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from offpath.archive.mar_file import MarFile, check_runs_alone
 from offpath.archive.model_config import is_device_ids
 from offpath.errors import WrongOption
 from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
+from offpath.serving.server.served_model import ServedModel
 
 # Keys of model-config.yaml -> value without the key, or with one that TorchServe would ignore.
 DEFAULTS = {
@@ -26,41 +26,6 @@ DEFAULTS = {
 MOST_WORKERS = 256
 # Also safe in nginx.conf.
 NAME = re.compile("[A-Za-z0-9._-]{1,64}")
-# How the names of workers' sockets begin.
-WORKER = "worker-"
-
-
-@dataclass(frozen=True)
-class ServedModel:
-    """One version of a model.
-
-    Attributes:
-        archive: path of the .mar.
-        settings: the settings in force, with the keys of `DEFAULTS`.
-        first_slot: number of its first worker; all workers of a server are numbered.
-        is_default: paths without a version lead to it.
-    """
-
-    name: str
-    version: str
-    archive: str
-    settings: dict[str, int]
-    device: str | None
-    device_ids: list[int]
-    first_slot: int
-    is_default: bool
-
-    @property
-    def slots(self) -> range:
-        return range(self.first_slot, self.first_slot + self.settings["maxWorkers"])
-
-    def share_queue(self, requests: int) -> int:
-        """Returns one worker's share of the requests that may wait, at least one batch."""
-        return max(self.settings["batchSize"], -(-requests // len(self.slots)))
-
-
-def name_socket(slot: int) -> str:
-    return f"{WORKER}{slot}.sock"
 
 
 def plan_models(archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:

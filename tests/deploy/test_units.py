@@ -18,7 +18,7 @@ import yaml
 from offpath.commands.serve import command as serve
 from offpath.serving.front import nginx
 from offpath.serving.front.door_settings import DoorSettings
-from offpath.serving.torchserve import server
+from offpath.serving.server import server
 from tests.support.certificates import write_certificate
 from tests.support.monitoring import DEPLOY
 

@@ -20,7 +20,7 @@ from offpath.handler.request import forms
 from offpath.handler.request.body_from_front_door import FORM, MULTIPART, parse_body
 from offpath.handler.request.forms import parse_multipart
 from offpath.handler.request.payload import JSON_KEYS, read_payload
-from offpath.serving.torchserve.server_log import parse_line
+from offpath.serving.server.server_log import parse_line
 from tests.fuzz.seeds import read_corpus
 
 LIMIT = 10_000

@@ -12,7 +12,7 @@ from offpath.handler.prediction_log import Record
 from offpath.handler.prediction_log.sink_file import write_last_error
 from offpath.handler.stages import Stage
 from offpath.serving.client import Prediction
-from offpath.serving.torchserve.management import ModelStatus
+from offpath.serving.server.management import ModelStatus
 from tests.offpath.commands.test_logs import write_log
 from tests.offpath.conftest import Run
 from tests.support.answering_server import answering_server

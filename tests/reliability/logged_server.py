@@ -14,9 +14,9 @@ from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers import archives
 from offpath.serving.log_tools.reading import Verdict, compare
+from offpath.serving.server.server_settings import ServerSettings
+from offpath.serving.session import make_server
 from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.session import make_server
 from tests.support.bucket import Bucket
 from tests.support.clients import Reply
 from tests.support.s3_faults import FaultProxy

@@ -19,8 +19,8 @@ import pytest
 from PIL import Image
 
 from offpath.profiling.load.workload import load_workload
-from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.session import make_server
+from offpath.serving.server.server_settings import ServerSettings
+from offpath.serving.session import make_server
 from tests.conftest import build
 from tests.reliability.fault_bench import small_disks
 from tests.support.attacks import ATTACKS, send_and_leave

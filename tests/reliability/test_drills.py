@@ -32,7 +32,7 @@ from offpath.archive.sources.model_source import load_model_source
 from offpath.profiling.core.host import describe_host
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
-from offpath.serving.torchserve.management import ManagementClient
+from offpath.serving.server.management import ManagementClient
 from tests.support.eventually import MOST_S, eventually
 from tests.support.front import Seen, load
 from tests.support.images import jpeg

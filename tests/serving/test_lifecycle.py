@@ -11,7 +11,7 @@ import httpx
 import psutil
 import pytest
 
-from offpath.serving.torchserve.management import ManagementClient
+from offpath.serving.server.management import ManagementClient
 from offpath.serving.torchserve.server import TorchServe
 from tests.conftest import build
 from tests.support.clients import sending

@@ -19,8 +19,8 @@ from torchvision.transforms import v2
 from offpath.commands.archive import command
 from offpath.handler.image.geometry import InputGeometry
 from offpath.serving.client import Client
+from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_settings import ServerSettings
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 onnxruntime = pytest.importorskip("onnxruntime")

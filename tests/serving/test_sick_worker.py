@@ -27,9 +27,9 @@ from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.one_host import MOST_SICK
 from offpath.serving.front.several_hosts import SeveralHostsSession
 from offpath.serving.log_tools.reading import Period, compare, open_store_at, read_records
+from offpath.serving.server.server_settings import ServerSettings
+from offpath.serving.session import View
 from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.session import View
 from tests.support.clients import Reply, sending
 from tests.support.eventually import eventually
 from tests.support.front import FrontProcess, front

@@ -12,7 +12,7 @@ from offpath.errors import ExpectedError
 from offpath.serving.front.behind import check_successor, find_ready, look_behind
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.one_host import find_last_number
-from offpath.serving.torchserve.server_settings import find_config
+from offpath.serving.server.server_settings import find_config
 from tests.support.echo_archive import MakeMar, make_settings
 
 INVOCATIONS = DoorSettings(invocations=True)

@@ -16,7 +16,7 @@ from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx_config import MOST_TRIES
 from offpath.serving.front.several_hosts import MISSES, SeveralHostsSession
 from offpath.serving.process.ports import resolve_ports
-from offpath.serving.torchserve.session import View
+from offpath.serving.session import View
 from tests.support.answering_server import Answers, answering_server
 from tests.support.eventually import eventually
 from tests.support.front import read_counts

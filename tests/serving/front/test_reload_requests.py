@@ -9,7 +9,7 @@ import pytest
 
 from offpath.errors import ExpectedError
 from offpath.serving.front.reload_requests import SOCKET, ReloadRequests, request_reload
-from offpath.serving.torchserve.launch import make_short_tmp_dir, remove_folder
+from offpath.serving.process.tmp_folders import make_short_tmp_dir, remove_folder
 from tests.support.eventually import eventually
 
 

@@ -28,9 +28,9 @@ from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.nginx import Nginx, find_nginx
 from offpath.serving.front.nginx_config import COPIES, count_bodies, write_config
 from offpath.serving.front.splits import Split, check_splits, parse_split
-from offpath.serving.granian.slots import ServedModel
 from offpath.serving.log_tools.reading import compare, keep_one_attempt, name_answer
-from offpath.serving.torchserve.management import ManagementClient
+from offpath.serving.server.management import ManagementClient
+from offpath.serving.server.served_model import ServedModel
 from tests.conftest import build
 from tests.support.eventually import eventually
 from tests.support.front import (

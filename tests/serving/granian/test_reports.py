@@ -5,7 +5,7 @@ import re
 import socket
 
 from offpath.serving.granian.reports import SILENT_S, Reports
-from offpath.serving.granian.slots import ServedModel
+from offpath.serving.server.served_model import ServedModel
 from tests.support.clock import Clock
 from tests.support.eventually import eventually
 

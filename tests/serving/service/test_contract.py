@@ -22,10 +22,10 @@ import pytest
 from offpath.deploy.ray.export import export_ray
 from offpath.deploy.triton.export import export_triton
 from offpath.handler.config import HandlerConfig
+from offpath.serving.server.server_settings import ServerSettings, read_config
 from offpath.serving.service.model_service import largest_body_bytes
+from offpath.serving.session import make_server
 from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_settings import ServerSettings, read_config
-from offpath.serving.torchserve.session import make_server
 from tests.serving.granian.test_granian import build
 from tests.support import export_host
 from tests.support.eventually import MOST_S, eventually

@@ -13,7 +13,7 @@ from typing import Any
 from offpath.archive.mar_file import MarFile
 from offpath.errors import ExpectedError
 from offpath.serving.finding import Finding, wrong
-from offpath.serving.torchserve.management import ManagementClient, ModelStatus
+from offpath.serving.server.management import ManagementClient, ModelStatus
 
 # Key of model-config.yaml -> attribute of ModelStatus.
 MODEL_SETTINGS = {

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.serving.torchserve import management
-from offpath.serving.torchserve.management import RACE, RACE_TRIES, ManagementClient
+from offpath.serving.server import management
+from offpath.serving.server.management import RACE, RACE_TRIES, ManagementClient
 from tests.support.answering_server import answering_server
 
 

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 from offpath.archive.mar_file import LABELS_CURE, NO_LABELS
-from offpath.archive.photographs import BUNDLED
+from offpath.archive.photographs import SAMPLE
 from offpath.errors import ExpectedError
-from offpath.handler.wire_names import WARM_UP_HEADER
 from offpath.serving.client import Client, Prediction
 from offpath.serving.granian.server import GranianServer
 from offpath.serving.process.interrupts import Hangup, noting_hangup
-from offpath.serving.torchserve.in_force import ENGINE_CURE, check_in_force
-from offpath.serving.torchserve.management import UNIX, ModelStatus, open_http
+from offpath.serving.server.in_force import ENGINE_CURE, check_in_force
+from offpath.serving.server.management import ModelStatus
+from offpath.serving.server.server import Server
+from offpath.serving.server.server_log import LogFollower, LogLine
+from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_log import LogFollower, LogLine
-from offpath.serving.torchserve.server_settings import LOOPBACK, ServerSettings
 
 WATCH_S = 0.5
-PHOTOGRAPH = BUNDLED / "espresso.jpg"
-# After this many, the first request after READY costs the same as later ones.
-WARM_UP_PER_WORKER = 20
-WARM_UP_CLIENTS = 8
-WARM_UP_TIMEOUT_S = 60.0
+SERVERS: dict[str, type[Server]] = {"torchserve": TorchServe, "granian": GranianServer}
 
 
 class View:
@@ -85,10 +80,10 @@ def serve(
         with view.waiting(f"starting {server.product} ..."):
             statuses = start_checked(server)
         show_gaps(server, statuses, view)
-        view.show_ready(_urls(server), statuses, time.monotonic() - started)
+        view.show_ready(server.urls, statuses, time.monotonic() - started)
         if sample:
             with Client(server.inference_url, model=server.model_names()[0]) as client:
-                view.show_prediction(PHOTOGRAPH, client.try_predict(PHOTOGRAPH))
+                view.show_prediction(SAMPLE, client.try_predict(SAMPLE))
         if not once:
             view.show_usage(server.inference_url, server.model_names()[0])
             try:
@@ -97,13 +92,11 @@ def serve(
                 _drain(server, view, drain_s)
 
 
-def make_server(settings: ServerSettings) -> TorchServe:
-    if settings.server == "granian":
-        return GranianServer(settings)
-    return TorchServe(settings)
+def make_server(settings: ServerSettings) -> Server:
+    return SERVERS[settings.server](settings)
 
 
-def start_checked(server: TorchServe) -> list[ModelStatus]:
+def start_checked(server: Server) -> list[ModelStatus]:
     """Starts a server, checks and returns each model's settings in force, and warms it up.
 
     Raises:
@@ -114,47 +107,11 @@ def start_checked(server: TorchServe) -> list[ModelStatus]:
     with server.management() as management:
         allow_cpu = server.settings.allow_cpu
         statuses = check_in_force(server.archives, management, allow_cpu)
-    if isinstance(server, GranianServer):
-        return statuses  # its workers are warm before they are READY
-    for (name, archive), status in zip(server.archives, statuses):
-        if archive.has_our_handler:
-            warm_up(
-                server.inference_url,
-                f"{name}/{archive.model_version}",
-                status.min_workers,
-                server.socket("inference"),
-                key=server.warm_up_key,
-            )
+    server.warm_up(statuses)
     return statuses
 
 
-def warm_up(
-    inference_url: str,
-    model_name: str,
-    workers: int,
-    socket: Path | None = None,
-    key: str | None = None,
-) -> None:
-    """Sends a model photographs, several at a time so that batches form and all workers run.
-
-    The workers warm up their models themselves. At READY, Java's request path is still cold,
-    because it runs interpreted for its first requests, and no worker has had a real batch yet.
-    The metrics count these requests. The prediction log leaves out those that carry the server's
-    `key` (`TorchServe.warm_up_key`). Failures are not reported: the first real request shows them.
-    """
-    headers = {WARM_UP_HEADER: key} if key else {}
-    body = PHOTOGRAPH.read_bytes()
-    path = f"/predictions/{model_name}"
-    url = f"{UNIX}{socket}" if socket else inference_url
-    with open_http(url, headers=headers, timeout=WARM_UP_TIMEOUT_S) as client, ThreadPoolExecutor(
-        WARM_UP_CLIENTS
-    ) as pool:
-        list(
-            pool.map(lambda _: client.post(path, content=body), range(workers * WARM_UP_PER_WORKER))
-        )
-
-
-def show_gaps(server: TorchServe, statuses: Iterable[ModelStatus], view: View) -> None:
+def show_gaps(server: Server, statuses: Iterable[ModelStatus], view: View) -> None:
     """Shows which archives are not served, or without their engine, settings or labels."""
     view.show_unchecked([a.path.name for _, a in server.archives if not a.model_config])
     for _, archive in server.archives:
@@ -168,7 +125,7 @@ def show_gaps(server: TorchServe, statuses: Iterable[ModelStatus], view: View) -
             )
 
 
-def _watch(server: TorchServe, view: View, hangup: Hangup) -> None:
+def _watch(server: Server, view: View, hangup: Hangup) -> None:
     """Shows the errors that the server logs; raises ExpectedError when the server has ended."""
     follower = LogFollower(server.log_path)
     while server.is_running():
@@ -185,7 +142,7 @@ def _watch(server: TorchServe, view: View, hangup: Hangup) -> None:
     raise ExpectedError(server.describe_end())
 
 
-def _drain(server: TorchServe, view: View, drain_s: float) -> None:
+def _drain(server: Server, view: View, drain_s: float) -> None:
     try:
         with view.waiting("answering requests in flight ..."):
             is_done = server.drain(drain_s)
@@ -196,14 +153,3 @@ def _drain(server: TorchServe, view: View, drain_s: float) -> None:
         return
     if not is_done:
         view.show_problem(f"some requests were not answered within --drain-s {drain_s:g}")
-
-
-def _urls(server: TorchServe) -> dict[str, str]:
-    urls = {
-        "inference": server.inference_url,
-        "management": server.management_url,
-        "metrics": f"{server.metrics_url}/metrics",
-    }
-    if server.settings.grpc_port is not None:
-        urls["grpc"] = f"{LOOPBACK}:{server.ports.grpc_inference}"
-    return urls

@@ -6,7 +6,7 @@ import pytest
 
 from offpath.archive.mar_file import read_archives
 from offpath.errors import ExpectedError
-from offpath.serving.torchserve.model_store import find_models
+from offpath.serving.server.model_store import find_models
 from tests.support.echo_archive import write_mar
 
 

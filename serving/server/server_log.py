@@ -1,4 +1,4 @@
-"""Reads TorchServe's log files: why a start failed, and the errors since."""
+"""Reads a server's log: why it ended, and the errors since."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from pathlib import Path
 
 from offpath.serving.printable import printable
 
-# The log of conf/log4j2.xml, and the output of Java, which has everything with stock logging.
-SERVER_LOG = "torchserve.log"
-CONSOLE_LOG = "console.log"
 MAX_LINES = 25
 # Layout of our log and of TorchServe's: time [LEVEL] thread logger - message.
 LAYOUT = re.compile(
@@ -20,15 +17,6 @@ LAYOUT = re.compile(
 WORKER_THREAD = re.compile(r"^W-\d+-")
 # The last line of a traceback, with or without the exception's module.
 EXCEPTION = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Exit)\b.*)")
-# ts/model_service_worker.py, WorkerThread.java. The last message follows any death of a worker.
-WORKER_FAILURE = re.compile(
-    r"Failed to load model|Load model \S+ (cpu|cuda) OOM|Backend worker process died"
-    r"|Backend worker did not receive connection|Retry worker: "
-)
-# ModelServer.java refused the archive itself.
-MODEL_REFUSED = re.compile(r"Failed to load model: ")
-# The first line that a worker writes: the lines after it belong to the next attempt.
-WORKER_START = "s_name_part0="
 # The handler's line before a worker with a broken model ends (handler/classifier.py).
 SICK_WORKER = "so this worker must be replaced: "
 SHOWN_LEVELS = ("ERROR", "FATAL")
@@ -97,29 +85,6 @@ def _parse_lines(data: bytes) -> list[LogLine]:
     return [parse_line(line) for line in text.split("\n")] if text else []
 
 
-def find_load_failure(lines: list[LogLine]) -> tuple[str, list[str]] | None:
-    """Finds why a model or a worker did not load: the first failure with an exception, or any.
-
-    Returns:
-        NAME_VERSION of the model, or its archive's file if TorchServe itself refused that, and the
-        lines that tell why; None if none failed.
-    """
-    first: tuple[str, list[str]] | None = None
-    for index, line in enumerate(lines):
-        if line.worker is not None and WORKER_FAILURE.search(line.message):
-            found = line.model, _worker_story(lines, index, line.worker)
-        elif line.worker is None and MODEL_REFUSED.search(line.message):
-            who = MODEL_REFUSED.sub("", line.message)
-            story = [entry.message for entry in lines[index : index + MAX_LINES]]
-            found = who, story
-        else:
-            continue
-        if has_exception(found[1]):
-            return found
-        first = first or found
-    return first
-
-
 def has_exception(lines: list[str]) -> bool:
     return any(map(EXCEPTION.match, lines))
 
@@ -138,24 +103,6 @@ def find_server_failure(lines: list[LogLine]) -> list[str]:
         if line.level == "ERROR" or SERVER_FAILURE.search(line.message):
             return messages[index : index + MAX_LINES]
     return messages[-MAX_LINES:]
-
-
-def _worker_story(lines: list[LogLine], failure: int, worker: str) -> list[str]:
-    """Returns a worker's output around its failure, up to the end of the traceback."""
-    own = [
-        (index, line.message)
-        for index, line in enumerate(lines)
-        if line.worker == worker and line.logger.endswith("MODEL_LOG")
-    ]
-    before = [message for index, message in own if index < failure]
-    after: list[str] = []
-    for index, message in own:
-        if index < failure:
-            continue
-        if message.startswith(WORKER_START):
-            break
-        after.append(message)
-    return (after or before or [lines[failure].message])[-MAX_LINES:]
 
 
 class LogFollower:

@@ -7,8 +7,8 @@ import pytest
 
 from offpath.archive.mar_file import MarFile, read_mar
 from offpath.errors import ExpectedError
-from offpath.serving.torchserve.in_force import check_in_force, find_differences
-from offpath.serving.torchserve.management import ModelStatus
+from offpath.serving.server.in_force import check_in_force, find_differences
+from offpath.serving.server.management import ModelStatus
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.echo_archive import MODEL_CONFIG, write_mar
 

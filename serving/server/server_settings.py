@@ -1,8 +1,4 @@
-"""Settings to start a TorchServe with, and the config.properties made from them.
-
-Precedence, highest first: ServerSettings.overrides; the addresses, models and switches of
-ServerSettings; the properties file; TorchServe's defaults.
-"""
+"""Settings to start a server with, and config.properties, which every server reads."""
 
 from __future__ import annotations
 
@@ -26,18 +22,11 @@ DEFAULTS = {
 }
 # Keys of config.properties whose value is the path of a file.
 PATH_KEYS = ("metrics_config",)
-# TorchServe always opens its two gRPC ports. The key does not belong to the certificate, so no
-# handshake succeeds (conf/README.md) and the ports are as good as closed.
-CLOSED_GRPC = {
-    "enable_grpc_ssl": "true",
-    "certificate_file": str(CONF_DIR / "grpc-closed.crt"),
-    "private_key_file": str(CONF_DIR / "grpc-closed.key"),
-}
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Settings of one TorchServe.
+    """Settings of one server.
 
     Attributes:
         models: archive file names in the store (`classifier.mar`), or `name=file.mar`.
@@ -81,8 +70,6 @@ class Ports:
     inference: int
     management: int
     metrics: int
-    grpc_inference: int
-    grpc_management: int
 
 
 def find_config() -> Path:
@@ -99,19 +86,9 @@ def find_config() -> Path:
 
 
 def choose_ports(settings: ServerSettings) -> Ports:
-    """Returns the ports to use: those asked for, and free ones for 0 and for gRPC.
-
-    TorchServe always opens its two gRPC ports. Two servers on the defaults 7070 and 7071 would
-    collide, so free ports are used unless the settings name others.
-    """
-    overrides = settings.overrides
-    grpc = [
-        int(overrides.get("grpc_inference_port", settings.grpc_port or 0)),
-        int(overrides.get("grpc_management_port", 0)),
-    ]
-    management = settings.management_port or 0
-    wanted = [settings.inference_port, management, settings.metrics_port]
-    return Ports(*resolve_ports(settings.host, wanted + grpc))
+    """Returns the ports to use: those asked for, and free ones for 0."""
+    wanted = [settings.inference_port, settings.management_port or 0, settings.metrics_port]
+    return Ports(*resolve_ports(settings.host, wanted))
 
 
 def check_startable(settings: ServerSettings) -> None:
@@ -148,27 +125,6 @@ def socket_path(folder: Path, kind: str) -> Path:
     return folder / f"{kind}.sock"
 
 
-def build_properties(
-    settings: ServerSettings, ports: Ports, folder: Path = Path("/tmp")
-) -> dict[str, str]:
-    """Returns the effective config.properties of a server with its Unix sockets in `folder`.
-
-    Raises:
-        WrongOption: the properties file cannot be read, or names a file that does not exist.
-    """
-    properties = read_config(settings)
-    properties.update(_addresses(settings.host, ports))
-    for kind in socket_kinds(settings):
-        properties[f"{kind}_address"] = f"unix:{socket_path(folder, kind)}"
-    properties["load_models"] = ",".join(settings.models)
-    properties["disable_token_authorization"] = "true"
-    is_closed = settings.grpc_port is None and not settings.stock
-    if is_closed and not CLOSED_GRPC.keys() & properties.keys():
-        properties.update(CLOSED_GRPC)
-    properties.update(settings.overrides)
-    return properties
-
-
 def read_config(settings: ServerSettings) -> dict[str, str]:
     """Reads a server's properties file and makes the paths in it absolute; empty for `stock`.
 
@@ -193,18 +149,6 @@ def _resolve_file(value: str, folder: Path) -> Path:
     raise WrongOption(
         f"config.properties names {value!r}, which is neither in {folder} nor in {CONF_DIR}"
     )
-
-
-def _addresses(host: str, ports: Ports) -> dict[str, str]:
-    return {
-        "inference_address": f"http://{host}:{ports.inference}",
-        "management_address": f"http://{LOOPBACK}:{ports.management}",
-        "metrics_address": f"http://{host}:{ports.metrics}",
-        "grpc_inference_address": LOOPBACK,
-        "grpc_management_address": LOOPBACK,
-        "grpc_inference_port": str(ports.grpc_inference),
-        "grpc_management_port": str(ports.grpc_management),
-    }
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -239,12 +183,6 @@ def read_properties(path: Path) -> dict[str, str]:
         raise WrongOption(f"{path} is not UTF-8 text: {error}") from error
     except WrongOption as error:
         raise WrongOption(f"{path}, {error}") from error
-
-
-def format_properties(properties: Mapping[str, str]) -> str:
-    # java.util.Properties unescapes backslashes.
-    lines = (f"{key}={value}".replace("\\", "\\\\") for key, value in properties.items())
-    return "".join(line + "\n" for line in sorted(lines))
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:

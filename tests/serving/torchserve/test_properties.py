@@ -6,19 +6,11 @@ from pathlib import Path
 import pytest
 
 from offpath.errors import ExpectedError
+from offpath.serving.server.server_settings import CONF_DIR, Ports, ServerSettings, parse_properties
 from offpath.serving.torchserve.launch import make_environment
-from offpath.serving.torchserve.server_settings import (
-    CONF_DIR,
-    Ports,
-    ServerSettings,
-    build_properties,
-    find_config,
-    format_properties,
-    parse_properties,
-    read_properties,
-)
+from offpath.serving.torchserve.properties import build_properties, format_properties
 
-PORTS = Ports(1, 2, 3, 4, 5)
+PORTS = Ports(1, 2, 3)
 SETTINGS = ServerSettings(Path("store"), ("a.mar", "b=c.mar"))
 
 
@@ -34,11 +26,6 @@ def test_our_config_listens_on_loopback_with_a_closed_store() -> None:
 def test_management_is_a_socket_unless_a_port_is_asked_for() -> None:
     properties = build_properties(SETTINGS, PORTS, Path("/run/own"))
     assert properties["management_address"] == "unix:/run/own/management.sock"
-
-
-def test_every_line_of_our_config_has_a_reason() -> None:
-    blocks = find_config().read_text().strip().split("\n\n")
-    assert all(block.startswith("#") for block in blocks)
 
 
 def test_metrics_config_is_made_absolute() -> None:
@@ -98,28 +85,6 @@ def test_openmp_threads_wait_without_spinning(
     settings = replace(SETTINGS, stock=stock)
     environment = make_environment(settings, Path("tmp"), Path("log"))
     assert environment.get("OMP_WAIT_POLICY") == policy
-
-
-def test_comments_spaces_and_later_lines() -> None:
-    text = "# why\n! also\n\n a = 1 \nb=x=y\na=2\n"
-    assert parse_properties(text) == {"a": "2", "b": "x=y"}
-
-
-def test_backslash_continues_a_line() -> None:
-    text = 'models={\\\n  "echo": {}\\\n}\nnext=1'
-    assert parse_properties(text) == {"models": '{"echo": {}}', "next": "1"}
-
-
-def test_line_without_equals_sign_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "config.properties"
-    path.write_text("a=1\nbatch_size 8\n")
-    with pytest.raises(ExpectedError, match=r"config.properties, line 2: 'batch_size 8'"):
-        read_properties(path)
-
-
-def test_missing_file_is_an_expected_error(tmp_path: Path) -> None:
-    with pytest.raises(ExpectedError, match="cannot read"):
-        read_properties(tmp_path / "absent")
 
 
 def test_formatted_properties_read_back_with_plain_values() -> None:
