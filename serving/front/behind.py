@@ -75,7 +75,7 @@ class Behind:
         return f"{self.generation}-{socket}" if socket.startswith(WORKER) else socket
 
 
-def look_behind(settings: ServerSettings, front: DoorSettings) -> Behind:
+def describe_upstreams(settings: ServerSettings, front: DoorSettings) -> Behind:
     """Reads from a server's settings and archives what the door has to know.
 
     Bodies go by name if every archive's handler accepts that and no other archive can be
@@ -104,7 +104,7 @@ def look_behind(settings: ServerSettings, front: DoorSettings) -> Behind:
     )
 
 
-def settings_behind(
+def make_upstream_settings(
     settings: ServerSettings, place: DoorPlace, behind: Behind, log: Path
 ) -> ServerSettings:
     """Returns the settings of a server that only the door can reach."""
@@ -149,7 +149,7 @@ def count_connections(*sockets: Path) -> int:
     return count
 
 
-def turn_links(server: Server, run: Path, behind: Behind) -> None:
+def point_links(server: Server, run: Path, behind: Behind) -> None:
     """Points the door's links at a server: every new connection by them goes there from now on.
 
     Raises:

@@ -14,7 +14,7 @@ import httpx
 
 from offpath.errors import ExpectedError
 from offpath.serving.front.answers import Answers
-from offpath.serving.front.behind import Behind, turn_links
+from offpath.serving.front.behind import Behind, point_links
 from offpath.serving.front.bodies import free_bytes, make_folder, remove_orphans
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings, read_tokens
 from offpath.serving.front.nginx import Nginx, NginxBinary
@@ -87,7 +87,7 @@ class Door:
             raise RuntimeError("not started")
         return self._nginx
 
-    def let_in(self, server: Server) -> list[int]:
+    def switch_to(self, server: Server) -> list[int]:
         """Sends new requests to a server.
 
         Returns:
@@ -106,20 +106,20 @@ class Door:
             behind = replace(behind, routes=routes, generation=generation)
             old_workers = self.nginx.worker_pids() if self._nginx is not None else []
         new_models = write_models(self.place.run, server.model_names())
-        turn_links(server, self.place.run, behind)
+        point_links(server, self.place.run, behind)
         try:
             self.change(behind)
         except ExpectedError:
             # The links that do not depend on the configuration, such as that to the metrics.
             if self._server is not None:
-                turn_links(self._server, self.place.run, self.behind)
+                point_links(self._server, self.place.run, self.behind)
             raise
         self._server = server
         new_models.replace(self.place.run / MODELS)
         return old_workers
 
     def start(self) -> None:
-        """Starts nginx and waits until it answers. Call `let_in` first.
+        """Starts nginx and waits until it answers. Call `switch_to` first.
 
         Raises:
             ExpectedError: nginx does not start; the message has its output.

@@ -16,9 +16,9 @@ from offpath.serving.client import Client
 from offpath.serving.front.behind import (
     check_successor,
     describe_models,
+    describe_upstreams,
     find_ready,
-    look_behind,
-    settings_behind,
+    make_upstream_settings,
 )
 from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
@@ -85,11 +85,11 @@ class OneHostSession:
         settings = make_settings(None)
         # TorchServe or Granian; differs from the one that runs only during a reload to the other.
         self._next_kind = settings.server
-        behind = look_behind(settings, front)
+        behind = describe_upstreams(settings, front)
         self.door = Door(settle_ports(front), behind, find_nginx(), settings.log_dir)
         self.rotation = Rotation(
             self._make_next,
-            self.door.let_in,
+            self.door.switch_to,
             self.door.settings.drain_s,
             find_last_number(self.door.place.log),
         )
@@ -164,18 +164,18 @@ class OneHostSession:
     def _make_next(self, number: int) -> ServerSettings:
         """Returns the settings of the next server; each server has its own folder of logs."""
         settings = self._make_settings(self._next_kind)
-        behind = look_behind(settings, self.door.settings)
+        behind = describe_upstreams(settings, self.door.settings)
         check_successor(self.door.behind, behind)
         log = self.door.place.log
         for kind in SERVERS:
             shutil.rmtree(log / f"{kind}-{number - KEPT_LOGS}", ignore_errors=True)
         own = log / f"{settings.server}-{number}"
-        return settings_behind(settings, self.door.place, self.door.behind, own)
+        return make_upstream_settings(settings, self.door.place, self.door.behind, own)
 
     def _follow_reload(self, hangup: Hangup) -> None:
         """Begins a reload that was asked for, and lets in a server that has become READY."""
         is_free = not self._is_reload and self.rotation.starting is None
-        if is_free and (self._reloads.are_waiting() | hangup.take()):
+        if is_free and (self._reloads.accept_new() | hangup.take()):
             self._is_reload = True
             self._next_kind = self._reloads.begin() or self._next_kind
             try:

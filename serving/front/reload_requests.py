@@ -51,8 +51,8 @@ class ReloadRequests:
             ) from error
         self._listener.listen(BACKLOG)
 
-    def are_waiting(self) -> bool:
-        """Accepts new requests and tells whether any waits for a reload to begin."""
+    def accept_new(self) -> bool:
+        """Accepts new requests, and returns True if any waits for a reload to begin."""
         # No more are there, the socket is not open, or no descriptor is left.
         with contextlib.suppress(OSError):
             while True:

@@ -71,8 +71,8 @@ class Retired:
     old_nginx: list[int]
     ending: threading.Thread | None = None
 
-    def is_over(self) -> bool:
-        """Stops the server once it has answered everything; True when it has ended."""
+    def end_if_done(self) -> bool:
+        """Stops the server once it has answered everything; returns True when it has ended."""
         if self.ending is None and self._may_end():
             self.ending = threading.Thread(target=self.server.stop, daemon=True)
             self.ending.start()
@@ -100,7 +100,7 @@ class Rotation:
 
     Args:
         make_settings: returns the settings of the next server, given its number.
-        let_in: sends new requests to a server, or raises and changes nothing (`Door.let_in`).
+        switch_to: sends new requests to a server, or raises and changes nothing (`Door.switch_to`).
         drain_s: seconds that an old server may take to answer its requests.
         count: number of the last server before this command.
     """
@@ -108,11 +108,11 @@ class Rotation:
     def __init__(
         self,
         make_settings: Callable[[int], ServerSettings],
-        let_in: Callable[[Server], list[int]],
+        switch_to: Callable[[Server], list[int]],
         drain_s: float,
         count: int = 0,
     ) -> None:
-        self._make_settings, self._let_in = make_settings, let_in
+        self._make_settings, self._switch_to = make_settings, switch_to
         self._drain_s = drain_s
         self._count = count
         self._current: Server | None = None
@@ -146,7 +146,7 @@ class Rotation:
         if starting.failure is not None:
             return starting
         try:
-            old_nginx = self._let_in(starting.server)
+            old_nginx = self._switch_to(starting.server)
         except (ExpectedError, OSError) as error:  # such as a full disk
             starting.failure = error
             starting.server.stop()
@@ -163,7 +163,7 @@ class Rotation:
 
     def end_retired(self) -> None:
         """Ends old servers that have answered everything; to be called regularly."""
-        self._retired = [r for r in self._retired if not r.is_over()]
+        self._retired = [r for r in self._retired if not r.end_if_done()]
 
     def stop(self) -> None:
         servers = [retired.server for retired in self._retired]

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from offpath.archive.mar_file import MarFile, read_mar, unpack_mar
 from offpath.errors import MissingPackage, WrongOption
 from offpath.handler.process.lazy_imports import is_installed
+from offpath.serving.granian.plan import Plan, WorkerPlan
 from offpath.serving.granian.reports import Reports, StatusPages
 from offpath.serving.granian.slots import plan_models
 from offpath.serving.server.served_model import ServedModel, name_socket
@@ -117,7 +115,7 @@ class GranianServer(Server):
             self._pages.open_socket(socket_path(folder, kind))
         if not self.settings.unix_sockets:
             self._pages.open_port(self.settings.host, self.ports.metrics)
-        reports.sendall(self._make_plan(folder))
+        reports.sendall(self._make_plan(folder).to_json())
         self._reports.follow(reports)
 
     def _raise_if_failed(self) -> None:
@@ -125,27 +123,23 @@ class GranianServer(Server):
             self._fail_to_load(*self._reports.failure)
         super()._raise_if_failed()
 
-    def _make_plan(self, folder: Path) -> bytes:
+    def _make_plan(self, folder: Path) -> Plan:
         """Unpacks the archives and returns what the supervisor has to know."""
         settings = self.settings
         properties = {**DEFAULTS, **read_config(settings), **settings.overrides}
-        slots: list[dict[str, Any]] = []
-        port = [settings.host, self.ports.inference]
+        workers: list[WorkerPlan] = []
         for model in self._models:
             unpacked = folder / f"model-{model.first_slot}"
             unpack_mar(read_mar(Path(model.archive)), unpacked)
+            queue = model.share_queue(int(properties["job_queue_size"]))
             for number in model.slots:
-                own = {
-                    "number": number,
-                    "folder": str(unpacked),
-                    "listen": str(folder / name_socket(number)) if settings.unix_sockets else port,
-                    "queue": model.share_queue(int(properties["job_queue_size"])),
-                }
-                slots.append({**asdict(model), **own})
-        plan = {
-            "slots": slots,
-            "has_door": settings.unix_sockets,
-            "max_body_bytes": int(properties["max_request_size"]),
-            "most_bytes": MOST_BODY_BYTES // max(1, len(slots)),
-        }
-        return json.dumps(plan).encode()
+                path = str(folder / name_socket(number)) if settings.unix_sockets else None
+                workers.append(WorkerPlan(model, number, str(unpacked), path, queue))
+        return Plan(
+            tuple(workers),
+            settings.host,
+            self.ports.inference,
+            has_door=settings.unix_sockets,
+            max_body_bytes=int(properties["max_request_size"]),
+            most_bytes=MOST_BODY_BYTES // max(1, len(workers)),
+        )

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -32,6 +33,7 @@ from offpath.errors import WrongOption
 from offpath.serving.check.running import check_server
 from offpath.serving.granian.slots import MOST_WORKERS, plan_models
 from offpath.serving.granian.worker import choose_gpu
+from offpath.serving.server.served_model import ServedModel
 from offpath.serving.torchserve.server import TorchServe
 from tests.serving.front import test_door_hostile as hostile
 from tests.support.attacks import connect, head_of
@@ -700,9 +702,6 @@ def test_workers_take_gpus_as_torchserves_do(
 ) -> None:
     """`addThreads` of TorchServe's WorkLoadManager.java, for a model whose first slot is 4."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: count)
-    slots = [
-        {"device": "gpu", "device_ids": ids, "number": number, "first_slot": 4}
-        for number in numbers
-    ]
-    assert [choose_gpu(slot) for slot in slots] == gpus
-    assert choose_gpu({**slots[0], "device": "cpu"}) is None
+    model = ServedModel("a", "1.0", "", {}, "gpu", ids, 4, True)
+    assert [choose_gpu(model, number) for number in numbers] == gpus
+    assert choose_gpu(replace(model, device="cpu"), numbers[0]) is None
