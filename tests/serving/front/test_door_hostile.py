@@ -127,7 +127,7 @@ def test_small_images_of_clients_that_have_left_are_not_decoded(door: FrontProce
 def test_a_pipelining_client_gets_its_answers_in_order(door: FrontProcess) -> None:
     other = b"no image"
     with connect(door) as connection:
-        connection.sendall((head_of(len(LARGE)) + LARGE + head_of(10) + other) * 4)
+        connection.sendall((head_of(len(LARGE)) + LARGE + head_of(len(other)) + other) * 4)
         received = b""
         while received.count(b"HTTP/1.1 ") < 8 or not received.endswith(b"}"):
             received += connection.recv(65536)
