@@ -86,8 +86,8 @@ if TYPE_CHECKING:  # these modules import torch
 )
 @click.option(
     "--engine",
-    help="The engine that runs the model: auto, eager, compiled, onnxruntime, openvino or "
-    "tensorrt.  [default: the preset's, or auto: OpenVINO if it is installed and the model gains]",
+    help="The engine that runs the model: auto, eager, openvino, or onnxruntime for an ONNX file.  "
+    "[default: the preset's, or auto: OpenVINO if it is installed and the model gains]",
 )
 @click.option(
     "--precision",

@@ -19,7 +19,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "s3": ("aiobotocore", "boto3", "botocore", "zstandard"),
     "granian": ("granian", "uvloop"),
     "openvino": ("openvino",),
-    "onnxruntime": ("onnx", "onnxruntime", "onnxscript"),
+    "onnxruntime": ("onnx", "onnxruntime"),
     "int8": ("nncf",),
     "transformers": ("transformers",),
     "otel": ("opentelemetry",),
