@@ -85,7 +85,7 @@ class ModelNotNamed(Exception):
         super().__init__(
             f"the server has several models; name one of {', '.join(names)}"
             if names
-            else "the server has several models or none, and does not list its models; name the model"
+            else "the server does not list its models; name the model"
         )
         self.names = names
 
