@@ -38,9 +38,10 @@ def read_labels(path: Path, say: Say = say_nothing) -> list[str]:
             f"{path.name} has no label for class {labels.index('')}: its line or text is empty"
         )
     told_apart = tell_apart(labels)
-    changed = [label for label, before in zip(told_apart, labels) if label != before]
-    if changed:
-        say(f"{path.name}: labels that several classes share get the index, as in {changed[0]!r}")
+    shared = {before: after for before, after in zip(labels, told_apart) if after != before}
+    if shared:
+        named, (example, *_) = ", ".join([*shared][:3]), shared.values()
+        say(f"labels: several classes share {named}; they get the index, as in {example!r}")
     return told_apart
 
 
