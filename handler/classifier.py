@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from ts.context import Context
@@ -52,6 +52,9 @@ from offpath.handler.stages import (
     format_server_timing,
 )
 from offpath.handler.wire_names import WARM_UP_VARIABLE
+
+if TYPE_CHECKING:
+    from offpath.handler.tracing import Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +101,7 @@ class OffpathClassifier(ImageClassifier):
             None if self.config.prediction_log.is_off else self._log.counters,
         )
         self._metrics.start(len(self._choice.lost))
+        self._tracer = self._make_tracer(context)
         self.health = ModelHealth()
         warn_of_losses(context.metrics)
 
@@ -177,6 +181,8 @@ class OffpathClassifier(ImageClassifier):
             for item in batch.items:
                 status = item.error.status if item.error else 200
                 self.count_requests(status, total_s)
+        if self._tracer is not None:
+            self._tracer.trace(batch, context, key)
         return bodies
 
     def _answer_failed(
@@ -229,6 +235,8 @@ class OffpathClassifier(ImageClassifier):
         """
         self._metrics.stop()
         self._log.close()
+        if self._tracer is not None:
+            self._tracer.close()
 
     def describe_handle(self) -> dict[str, Any]:
         """Returns the worker's state and settings, for `GET /models/{name}?customized=true`."""
@@ -277,6 +285,16 @@ class OffpathClassifier(ImageClassifier):
         if self.device.type == "cuda":
             parity = load_parity_set(Path(properties["model_dir"]) / FOLDER, self.config)
         return BatchRunner(engine, self.config, self.device, batch, parity)
+
+    def _make_tracer(self, context: Context) -> Tracer | None:
+        if self.config.trace_endpoint == "off":
+            return None
+        # Imported only if needed: the SDK costs a worker 20 MB and half a second.
+        from offpath.handler.tracing import Tracer
+
+        model, version = context.model_name, self._version
+        subject = {"offpath.model": model, "service.version": version}
+        return Tracer(self.config.trace_endpoint, self.config.trace_share, subject)
 
     def _labels(self) -> dict[int, str]:
         return {int(index): label for index, label in (self.mapping or {}).items()}

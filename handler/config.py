@@ -17,6 +17,7 @@ from offpath.handler.config_section import (
     integer,
     mapping,
     number,
+    off_or_url,
     one_that,
     optional,
     per_channel,
@@ -127,6 +128,10 @@ class HandlerConfig:
     threads: int = setting(0, integer(0, 256))
     server_timing: bool = setting(True, flag())
     metrics_interval_s: float = setting(1.0, number(0.1, 3600))
+    # OpenTelemetry by OTLP/HTTP: the collector, and the share of requests without a traceparent
+    # that are traced.
+    trace_endpoint: str = setting("off", off_or_url())
+    trace_share: float = setting(0.01, number(0, 1))
     # Settings of a custom handler, which reads them from `self.config.own`.
     own: Mapping[str, Any] = field(default_factory=dict, metadata={"reader": mapping()})
     prediction_log: PredictionLogSettings = field(

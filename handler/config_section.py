@@ -120,6 +120,16 @@ def text() -> Reader:
     )
 
 
+def off_or_url() -> Reader:
+    """Accepts `off` (which YAML reads as false) or the URL of an HTTP server."""
+    check = one_that(
+        "off, or a URL such as http://127.0.0.1:4318",
+        lambda value: isinstance(value, str)
+        and (value == "off" or value.startswith(("http://", "https://"))),
+    )
+    return lambda value, key: check("off" if value is False else value, key)
+
+
 def optional(reader: Reader) -> Reader:
     """Accepts None besides the values that `reader` accepts."""
     return lambda value, key: None if value is None else reader(value, key)

@@ -20,6 +20,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("onnx", "onnxruntime"),
     "int8": ("nncf",),
     "transformers": ("transformers",),
+    "otel": ("opentelemetry",),
     "report": ("duckdb",),
     "bench": (
         *("polars", "msgspec", "locust", "matplotlib", "jinja2", "optuna"),

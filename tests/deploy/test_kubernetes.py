@@ -75,7 +75,8 @@ VALUES = [
             "logs": {"enabled": False},
             "strategy": {"type": "Recreate"},
             "networkPolicy": {
-                **{"from": [], "metricsFrom": [], "egress": []},
+                **{"from": [], "metricsFrom": []},
+                **{"tracesTo": [], "egress": []},
             },
         },
         id="next to nothing",
@@ -312,6 +313,18 @@ def test_an_empty_list_lets_nobody_in(chart: helm.Chart) -> None:
     values = {"networkPolicy": {"from": [], "metricsFrom": []}}
     policy = render(chart, values)["NetworkPolicy/defects-offpath"]["spec"]
     assert not policy["ingress"] and "Ingress" in policy["policyTypes"]
+
+
+@pytest.mark.parametrize(
+    ("peers", "count"), [([], 0), ([{"podSelector": {}}], 1)], ids=["nobody", "some"]
+)
+def test_traces_may_leave_to_the_collector(
+    chart: helm.Chart, peers: list[dict[str, Any]], count: int
+) -> None:
+    values = {"networkPolicy": {"tracesTo": peers}}
+    egress = render(chart, values)["NetworkPolicy/defects-offpath"]["spec"]["egress"]
+    rules = [rule for rule in egress if {"port": 4318, "protocol": "TCP"} in rule["ports"]]
+    assert [rule["to"] for rule in rules] == [peers] * count
 
 
 @pytest.mark.parametrize("release", ["defects", "offpath", "a.b", "r" * 53, "r-" * 26])

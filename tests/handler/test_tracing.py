@@ -1,0 +1,137 @@
+"""Spans as a real OTLP collector receives them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from offpath.handler.errors import BadTensor, PostprocessFailed
+from offpath.handler.pipeline import Batch, Item
+from offpath.handler.stages import Stage, StageTimer
+from offpath.handler.tracing import Tracer
+from tests.conftest import build
+from tests.handler.test_zero_io import watched_events
+from tests.support.front import front
+from tests.support.images import jpeg
+from tests.support.otlp_collector import Collector, run_collector
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}"
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    with run_collector() as running:
+        yield running
+
+
+class Requests:
+    """A context with the attributes that the tracer uses."""
+
+    model_name = "cats"
+
+    def __init__(self, *headers: dict[str, str]) -> None:
+        self._headers = headers
+
+    def get_request_id(self, idx: int) -> str:
+        return f"request-{idx}"
+
+    def get_all_request_header(self, idx: int) -> dict[str, str]:
+        return self._headers[idx]
+
+
+def trace(
+    collector: Collector,
+    share: float,
+    *headers: dict[str, str],
+    items: list[Item] | None = None,
+) -> list[Any]:
+    """Returns the spans of one batch with 3 s of decoding and 2 s of inference."""
+    ticks = iter((0.0, 6.0))
+    timer = StageTimer(lambda: next(ticks))
+    timer.seconds |= {Stage.DECODE: 3.0, Stage.INFERENCE: 2.0}
+    tracer = Tracer(collector.url, share, {"offpath.model": "cats"})
+    before = len(collector.spans)
+    batch = Batch(items or [Item(b"abc") for _ in headers], timer)
+    tracer.trace(batch, Requests(*headers), None)
+    tracer.close()
+    return collector.spans[before:]
+
+
+def test_request_span_has_stages_as_children_and_a_link_to_its_batch(
+    collector: Collector,
+) -> None:
+    batch, decode, inference, request = trace(collector, 1.0, {})
+    assert [batch.name, decode.name, inference.name] == ["batch", "decode", "inference"]
+    assert request.name == "classify cats"
+    assert request.parent_span_id == b""
+    assert [link.span_id for link in request.links] == [batch.span_id]
+    assert {decode.parent_span_id, inference.parent_span_id} == {request.span_id}
+    length = request.end_time_unix_nano - request.start_time_unix_nano
+    assert length == 6_000_000_000
+    assert decode.start_time_unix_nano == request.start_time_unix_nano
+    assert decode.end_time_unix_nano == inference.start_time_unix_nano
+    assert abs(time.time_ns() - request.end_time_unix_nano) < 3600e9
+    said = {a.key: a.value.int_value or a.value.string_value for a in request.attributes}
+    assert said == {
+        "http.response.status_code": 200,
+        "offpath.request_id": "request-0",
+        "offpath.batch_size": 1,
+        "offpath.payload_bytes": 3,
+    }
+    assert collector.resources[-1]["service.name"] == "offpath"
+    assert collector.resources[-1]["offpath.model"] == "cats"
+
+
+def test_traceparent_is_continued_by_its_flags(collector: Collector) -> None:
+    sampled = {"Traceparent": PARENT.format(flags="01"), "tracestate": "a=b"}
+    not_sampled = {"traceparent": PARENT.format(flags="00")}
+    broken = {"traceparent": "00-nonsense"}
+    spans = trace(collector, 0.0, not_sampled, sampled, {}, broken)
+    (request,) = (span for span in spans if span.name.startswith("classify"))
+    assert request.trace_id.hex() == "0af7651916cd43dd8448eb211c80319c"
+    assert request.parent_span_id.hex() == "b7ad6b7169203331"
+    assert request.trace_state == "a=b"
+    assert trace(collector, 1.0, not_sampled) == []
+    assert len(trace(collector, 1.0, broken)) == 4
+
+
+def test_only_server_errors_mark_a_span_as_failed(collector: Collector) -> None:
+    errors = [BadTensor("no"), PostprocessFailed("no")]
+    items = [Item(b"", error=error) for error in errors]
+    spans = trace(collector, 1.0, {}, {}, items=items)
+    bad, failed = (span for span in spans if span.name.startswith("classify"))
+    assert (bad.status.code, failed.status.code) == (0, 2)
+
+
+@pytest.mark.slow
+def test_traced_requests_open_nothing_and_connect_nowhere(
+    collector: Collector, tmp_path: Path
+) -> None:
+    traced = {"trace_endpoint": collector.url, "trace_share": 1.0}
+    mar = build(tmp_path, "near-free", "near-free", **traced)
+    assert watched_events(mar) == []
+    assert any(span.name == "classify model" for span in collector.spans)
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_a_trace_goes_on_through_the_front_door(collector: Collector, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    build(store, "near-free", "near-free", trace_endpoint=collector.url, trace_share=0)
+    large = jpeg(size=(2048, 1365))
+    trace_id = "11112222333344445555666677778888"
+    with front(store, tmp_path / "logs") as door:
+        for body in (jpeg(), large):
+            headers = {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"}
+            url = f"{door.url}/predictions/near-free"
+            assert httpx.post(url, content=body, headers=headers).status_code == 200
+        spans = collector.wait_for(
+            lambda span: span.trace_id.hex() == trace_id and span.name == "classify near-free",
+            count=2,
+        )
+    assert {span.parent_span_id.hex() for span in spans} == {"00f067aa0ba902b7"}
