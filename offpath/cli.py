@@ -15,7 +15,11 @@ import traceback
 
 import click
 
-from offpath.commands.explained_errors import explain_missing, explain_os_error
+from offpath.commands.explained_errors import (
+    explain_full,
+    explain_missing,
+    explain_path,
+)
 from offpath.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.serving.printable import printable_lines
 
@@ -89,13 +93,15 @@ def run(argv: list[str] | None = None) -> None:
     except ExpectedError as error:
         sys.exit(say(error))
     except Exception as error:
-        explained: ExpectedError | None = None
         if isinstance(error, ModuleNotFoundError):
-            explained = explain_missing(error)
-        elif isinstance(error, OSError):
-            explained = explain_os_error(error)
-        if explained is not None:
-            sys.exit(say(explained))
+            missing = explain_missing(error)
+            if missing is not None:
+                sys.exit(say(missing))
+        if isinstance(error, OSError):
+            arguments = sys.argv[1:] if argv is None else argv
+            unfit = explain_path(error, arguments) or explain_full(error)
+            if unfit is not None:
+                sys.exit(say(unfit))
         traceback.print_exc()
         click.echo("offpath: this is a bug; the traceback above says where", err=True)
         sys.exit(3)
