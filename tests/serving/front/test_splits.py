@@ -160,7 +160,7 @@ class SplitDoor:
         self.url = f"{door.url}/predictions/defects"
         self.answered: list[str] = []
 
-    def predict(self, body: bytes = BODIES[0], path: str = "", user: str = "") -> str:
+    def predict(self, body: bytes = BODIES[0], path: str = "", user: str | bytes = "") -> str:
         """Returns the version that has answered; each request has its own connection."""
         headers = {"x-user-id": user} if user else {}
         reply = httpx.post(self.url + path, content=body, headers=headers, timeout=30)
@@ -293,6 +293,9 @@ class TestDoor:
         assert split.change("defects=2.0:70%").stdout.startswith("canary: defects=2.0:70%")
         more = {user for user in users if split.predict(user=user) == "2.0"}
         assert canary < more < set(users)
+        # A hostile value keeps its version too.
+        for user in (b"\xff\x80", b"u" * 1500, b"$uri\"';{}", b"..%0d%0a"):
+            assert len({split.predict(user=user) for _ in range(3)}) == 1
         # Without the header, the address decides.
         assert len({split.predict() for _ in range(10)}) == 1
         eventually(lambda: set(split.records()) >= set(split.answered))

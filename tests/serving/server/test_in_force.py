@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -10,6 +11,7 @@ from offpath.errors import ExpectedError
 from offpath.serving.server.in_force import check_in_force, find_differences
 from offpath.serving.server.management import ModelStatus
 from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.session import show_gaps
 from tests.support.echo_archive import MODEL_CONFIG, write_mar
 
 STATUS = ModelStatus("echo", "1.0", "echo.mar", 1, 1, 4, 5, 20, 60, ("READY",), (7,))
@@ -42,6 +44,14 @@ def test_difference_names_its_likely_cause(changes: dict, setting: str, cause: s
     (difference,) = find_differences(archive, STATUS)
     assert difference.subject == setting
     assert cause in difference.cure
+
+
+def test_an_engine_that_does_not_serve_is_said_with_its_reason_at_ready() -> None:
+    described = {"engine": "eager", "precision": "fp32", "engines_lost": ["moved by 0.3"]}
+    view = MagicMock()
+    show_gaps(MagicMock(archives=[]), [replace(STATUS, described=described)], view)
+    (said,) = view.show_problem.call_args.args
+    assert said.startswith("echo 1.0 runs eager fp32: moved by 0.3; build the archive")
 
 
 GPU_CONFIG = {**MODEL_CONFIG, "deviceType": "gpu"}
