@@ -88,7 +88,6 @@ def compare(
 @command.command("show")
 @click.argument("path", metavar="JSON_PATH", type=click.Path(path_type=Path, dir_okay=False))
 @options.baseline_option
-@options.bound_option
 @options.fail_if_option
 @run_outputs.output_options
 @click.option(
@@ -105,7 +104,6 @@ def compare(
 def show(
     path: Path,
     baseline: str | None,
-    bound_ms: float | None,
     conditions: tuple[Condition, ...],
     outputs: run_outputs.Outputs,
     plot_path: Path | None,
@@ -118,7 +116,7 @@ def show(
     run = load_run(path)
     outputs.save(run)
     outputs = replace(outputs, plot_path=plot_path, markdown=markdown)
-    options.Reading(baseline, bound_ms, conditions).show(run, outputs)
+    options.Reading(baseline, conditions).show(run, outputs)
 
 
 command.add_command(bench_setup.setup)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,11 +87,6 @@ def read_conditions(
         raise click.BadParameter(str(error)) from None
 
 
-bound_option = click.option(
-    "--bound-ms",
-    type=click.FloatRange(0, min_open=True),
-    help="Also report goodput: good replies per second that came within this time.",
-)
 fail_if_option = click.option(
     "--fail-if",
     "conditions",
@@ -99,7 +94,7 @@ fail_if_option = click.option(
     callback=read_conditions,
     metavar="[VARIANT:]METRIC>N",
     help="For CI: exit with 1 where the condition holds or its metric is missing, with 2 for a"
-    " wrong expression. Can be repeated. METRIC: p99_ms, failed, rate, goodput, cpu_ms, ...;"
+    " wrong expression. Can be repeated. METRIC: p99_ms, failed, rate, cpu_ms, ...;"
     " comparison: > >= < <= == !=. It uses the median of the rounds, of every variant or of the one"
     " named, as in 'offpath:p99_ms>100'.",
 )
@@ -128,7 +123,6 @@ class Reading:
     """The options that decide how a run is read, when it was measured or later."""
 
     baseline: str | None = None
-    bound_ms: float | None = None
     conditions: tuple[Condition, ...] = ()
 
     def show(self, run: Run, outputs: Outputs) -> None:
@@ -145,10 +139,6 @@ class Reading:
             raise click.UsageError(
                 f"--baseline {self.baseline!r}: expected one of {', '.join(sorted(names))}"
             )
-        if self.bound_ms is not None:
-            from offpath.profiling.core.metrics import BOUND
-
-            run = replace(run, settings={**run.settings, BOUND: self.bound_ms})
         run_outputs.present(run, document_of(run, self.baseline), outputs)
         if self.conditions:
             self._judge(run)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from offpath.profiling.core.conditions import parse_condition
-from offpath.profiling.core.metrics import BOUND
 from offpath.profiling.core.statistics import Summary
-from tests.profiling.runs import PHOTOS, make_compare, make_run, make_window
+from tests.profiling.runs import make_compare
 
 
 def find(text: str, summary: Summary | None = None) -> list[str]:
@@ -63,14 +62,3 @@ def test_anything_else_is_refused(text: str, said: str) -> None:
 def test_a_variant_that_was_not_measured_is_named_with_those_that_were() -> None:
     with pytest.raises(ValueError, match="there are: torchserve-stock, offpath"):
         find("triton:rate<1")
-
-
-def test_goodput_counts_the_replies_within_the_bound() -> None:
-    run = make_run(settings={BOUND: 40})
-    # Latencies of 1 to 100 ms in ten seconds.
-    run.add(0, "offpath", PHOTOS, make_window(100, replies_503=7))
-    summary = Summary(run)
-    assert summary.value("offpath", PHOTOS, "goodput") == 4.0
-    assert summary.value("offpath", PHOTOS, "failed") == 7
-    assert find("offpath:goodput<5", summary) != []
-    assert Summary(make_compare()).value("offpath", PHOTOS, "goodput") is None
