@@ -31,9 +31,8 @@ def command() -> None:
 @options.variants_option
 @click.option(
     "--workers",
-    default="",
-    metavar="N,...",
-    help="Run each server with each of these numbers of workers.  [default: one per core]",
+    type=click.IntRange(1),
+    help="Number of workers of each server.  [default: one per core]",
 )
 @options.batch_size_option
 @options.baseline_option
@@ -60,7 +59,6 @@ def command() -> None:
 @run_outputs.output_options
 def compare(
     servers: str,
-    workers: str,
     baseline: str | None,
     conditions: tuple[Condition, ...],
     outputs: run_outputs.Outputs,
@@ -78,7 +76,6 @@ def compare(
     choices = Choices(
         servers=run_outputs.split_names(servers),
         command=run_outputs.command_line(),
-        workers=run_outputs.read_numbers("--workers", workers, "1,2") if workers else (),
         **asked,
     )
     reading = options.Reading(baseline, conditions=conditions)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from offpath.errors import ExpectedError
-from offpath.profiling.core.experiment import Observer
+from offpath.profiling.core.observer import Observer
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.experiments.server_account import (
     find_account_doubts,

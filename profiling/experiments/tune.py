@@ -19,7 +19,7 @@ from typing import Any
 from offpath.archive.model_config import SERVER_SETTINGS
 from offpath.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.handler.process.host_limits import count_cores
-from offpath.profiling.core.experiment import Observer
+from offpath.profiling.core.observer import Observer
 from offpath.profiling.core.run import Cell, Failure, Figures, Run
 from offpath.profiling.core.workplace import work_folder
 from offpath.profiling.experiments.tune_report import (
