@@ -91,7 +91,7 @@ def compare(
     "--plot",
     "plot_path",
     type=run_outputs.FILE,
-    help="Draw the main charts into FILE.svg or FILE.png.",
+    help="Draw the main charts into FILE.svg.",
 )
 @click.option(
     "--markdown",

@@ -196,9 +196,7 @@ def test_steps_and_progress_count_limits_and_windows(compare):
 
 
 @pytest.mark.parametrize("side_by_side", [False, True])
-def test_a_run_that_is_interrupted_ends_every_server(
-    compare, side_by_side, monkeypatch, tmp_path
-):
+def test_a_run_that_is_interrupted_ends_every_server(compare, side_by_side, monkeypatch, tmp_path):
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
