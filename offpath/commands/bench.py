@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from offpath.commands import bench_options as options
 from offpath.commands import bench_setup, run_outputs
 from offpath.commands.load_options import CLIENTS_HELP, load_options
-
-if TYPE_CHECKING:
-    from offpath.profiling.core.conditions import Condition
 
 # 20 batches of 8: a slow model's window goes on until it has them, for a minute at most.
 MIN_REPLIES = 160
@@ -55,12 +52,10 @@ def command() -> None:
     help="Start each server once, keep all running and let them take turns. On cores whose speed"
     " changes, take short windows in many rounds. Needs the memory of all servers together.",
 )
-@options.fail_if_option
 @run_outputs.output_options
 def compare(
     servers: str,
     baseline: str | None,
-    conditions: tuple[Condition, ...],
     outputs: run_outputs.Outputs,
     **asked: Any,
 ) -> None:
@@ -78,14 +73,12 @@ def compare(
         command=run_outputs.command_line(),
         **asked,
     )
-    reading = options.Reading(baseline, conditions=conditions)
-    options.measure_and_show(choices, outputs, reading)
+    options.measure_and_show(choices, outputs, baseline)
 
 
 @command.command("show")
 @click.argument("path", metavar="JSON_PATH", type=click.Path(path_type=Path, dir_okay=False))
 @options.baseline_option
-@options.fail_if_option
 @run_outputs.output_options
 @click.option(
     "--plot",
@@ -101,7 +94,6 @@ def compare(
 def show(
     path: Path,
     baseline: str | None,
-    conditions: tuple[Condition, ...],
     outputs: run_outputs.Outputs,
     plot_path: Path | None,
     markdown: bool,
@@ -113,7 +105,7 @@ def show(
     run = load_run(path)
     outputs.save(run)
     outputs = replace(outputs, plot_path=plot_path, markdown=markdown)
-    options.Reading(baseline, conditions).show(run, outputs)
+    options.show_run(run, outputs, baseline)
 
 
 command.add_command(bench_setup.setup)

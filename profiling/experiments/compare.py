@@ -19,7 +19,7 @@ from typing import Any
 
 from offpath.errors import ExpectedError
 from offpath.handler.process.host_limits import count_cores
-from offpath.profiling.core.limits import CONTENT, DECODE, FORWARD
+from offpath.profiling.core.limits import DECODE, FORWARD
 from offpath.profiling.core.observer import Observer
 from offpath.profiling.core.run import Cell, Failure, Figures, Run
 from offpath.profiling.core.workplace import work_folder
@@ -141,8 +141,8 @@ class Comparison:
         run.workloads.update({name: it.facts for name, it in self._workloads.items()})
         run.variants.update({DECODE: {}, FORWARD: {}})
         for name, adapter in self._servers.items():
-            run.variants[name] = {**adapter.settings, CONTENT: adapter.call.content}
-        self._bodies = Bodies(folder / "bodies", self._model.config)
+            run.variants[name] = adapter.settings
+        self._bodies = Bodies(folder / "bodies")
         self._answers: dict[str, list[tuple[bytes, Answer]]] = {}
         # Servers that run side by side.
         self._kept: dict[str, Started] = {}
@@ -273,7 +273,7 @@ class Comparison:
             photographs = self._workloads[workload].read()
             self._answers[workload] = make_checks(self._model, photographs)
         return [
-            (self._bodies.make(photograph, adapter.call), answer)
+            (adapter.call.wrap(photograph) if adapter.call.wrap else photograph, answer)
             for photograph, answer in self._answers[workload]
         ]
 

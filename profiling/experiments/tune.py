@@ -62,8 +62,8 @@ LIMITS = {
 }
 # Random settings before Optuna's model of the results is of use.
 STARTUP_TRIALS = 6
-# Optuna proposes the best setting again and again once it is sure. After this many proposals the next
-# of the others is measured.
+# Optuna proposes the best setting again and again once it is sure. After this many proposals one of
+# the others is measured.
 MOST_PROPOSALS = 30
 
 # The values to search for each field of a setting, ascending.

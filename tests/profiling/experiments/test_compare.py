@@ -9,18 +9,16 @@ from typing import Any
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.handler.config import HandlerConfig
 from offpath.handler.process import host_limits
 from offpath.profiling.core.run import Cell, Run, load_run
 from offpath.profiling.core.statistics import Summary
 from offpath.profiling.experiments.compare import Choices, run_compare
 from offpath.profiling.experiments.compare_report import document_of
-from offpath.profiling.load.call import NPY, Call
+from offpath.profiling.load.call import Call
 from offpath.profiling.load.model_under_test import Answer
 from offpath.profiling.load.plan import Load
 from offpath.profiling.load.workload import Bodies, load_folder
 from offpath.profiling.report.charts import BarChart, LineChart
-from offpath.serving.client import make_npy
 from tests.profiling.experiments.quick import (
     CAT,
     QuickMeter,
@@ -96,7 +94,7 @@ def test_each_window_has_replies_cost_memory_and_the_answers_difference(compare)
         # Each request is held for 10 ms.
         assert summary.value(server, cell, "latency_ms.p50") > 10
         assert summary.value(server, Cell(), "ready_s") > 0.01
-    assert run.variants["a"]["content"] == "jpeg"
+    assert run.variants["a"] == {"batch_size": 8}
     assert run.settings["clients"] == [2] and run.settings["model"] == "near-free"
 
 
@@ -207,14 +205,10 @@ def test_a_run_that_is_interrupted_ends_every_server(compare, side_by_side, monk
     assert servers[0].pids and are_gone(servers)
 
 
-def test_the_thin_clients_bodies_are_made_before_the_run(tmp_path):
+def test_wrapped_bodies_are_made_before_the_run(tmp_path):
     workload = load_folder(Path(make_workload(tmp_path)))
-    bodies = Bodies(tmp_path / "bodies", HandlerConfig())
+    bodies = Bodies(tmp_path / "bodies")
     (photograph,) = workload.read()
-    thin = Call(content=NPY)
-    (path,) = bodies.paths(workload, thin)
-    assert path.read_bytes() == make_npy(photograph)
-    assert thin.all_headers["Content-Type"] == "application/x-npy"
     wrapped = Call(wrap=lambda body: b"<" + body + b">", headers={"x-a": "1"})
     (path,) = bodies.paths(workload, wrapped)
     assert path.read_bytes() == b"<" + photograph + b">"
