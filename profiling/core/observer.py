@@ -1,4 +1,4 @@
-"""Who is told how a measurement goes on."""
+"""The interface through which a measurement tells how it goes on."""
 
 from __future__ import annotations
 
