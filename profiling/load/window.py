@@ -17,8 +17,8 @@ from typing import Protocol
 import psutil
 
 from offpath.errors import ExpectedError
-from offpath.profiling.core.experiment import Observer
 from offpath.profiling.core.gpu import GpuReading, GpuSampler
+from offpath.profiling.core.observer import Observer
 from offpath.profiling.load.plan import Generator, LoadPlan, LoadSample
 
 Groups = Mapping[str, Sequence[int]]

@@ -19,7 +19,6 @@ from typing import Any
 from offpath.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.profiling.report.charts import PALETTE, STYLE, WIDTH_IN, Chart, shorten
 
-SUFFIXES = (".svg", ".png")
 # Estimated widths in points: of a letter in a legend, and of what a legend needs beside each name.
 LEGEND_LETTER_PT, LEGEND_KEY_PT = 4.4, 26.0
 LEGEND_ROW_PT = 12.0
@@ -31,20 +30,16 @@ def draw_charts(charts: Sequence[Chart], path: Path) -> None:
     """Writes the charts as one drawing, one below the other.
 
     Raises:
-        ExpectedError: the suffix is not .svg or .png, there is nothing to draw, or matplotlib is
-            missing.
+        ExpectedError: the suffix is not .svg, there is nothing to draw, or matplotlib is missing.
     """
-    if path.suffix not in SUFFIXES:
-        raise WrongOption(f"plot {str(path)!r}: expected a name ending in .svg or .png")
+    if path.suffix != ".svg":
+        raise WrongOption(f"plot {str(path)!r}: expected a name ending in .svg")
     if not charts:
         raise ExpectedError(f"nothing to draw in {str(path)!r}: no figures yet")
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".svg":
-        css = (Path(__file__).parent / "templates" / "palette.css").read_text()
-        svg = draw_svg(charts, has_titles=True)
-        path.write_text(svg.replace("<defs>", f"<style>{css}</style>\n <defs>", 1))
-    else:
-        path.write_bytes(render(charts, "png", has_titles=True))
+    css = (Path(__file__).parent / "templates" / "palette.css").read_text()
+    svg = draw_svg(charts, has_titles=True)
+    path.write_text(svg.replace("<defs>", f"<style>{css}</style>\n <defs>", 1))
 
 
 def inline_svg(chart: Chart) -> str:
@@ -62,14 +57,14 @@ def inline_svg(chart: Chart) -> str:
 
 def draw_svg(charts: Sequence[Chart], has_titles: bool) -> str:
     """Returns the charts as SVG in the palette's variables and in the reader's sans-serif font."""
-    svg = render(charts, "svg", has_titles).decode()
+    svg = render(charts, has_titles)
     for name, colour in PALETTE.items():
         svg = svg.replace(colour, f"var(--{name})")
     return re.sub(r"font: ([^;'\"]*?)(?:'[^;\"]*|sans-serif[^;\"]*)", r"font: \1sans-serif", svg)
 
 
-def render(charts: Sequence[Chart], kind: str, has_titles: bool) -> bytes:
-    """Draws all charts into one `svg` or `png` figure; equal charts give equal bytes."""
+def render(charts: Sequence[Chart], has_titles: bool) -> str:
+    """Draws all charts into one figure as SVG; equal charts give equal text."""
     rows = [math.ceil(len(chart.names) / count_legend_columns(chart.names)) for chart in charts]
     heights = [
         chart.height_in + (LEGEND_ROW_PT * count + TITLE_PT * has_titles) / 72
@@ -87,25 +82,18 @@ def render(charts: Sequence[Chart], kind: str, has_titles: bool) -> bytes:
         for artist in figure.findobj():
             # Nothing reaches beyond its axes, and matplotlib names clip paths by memory addresses.
             artist.set_clip_on(False)
-        drawing = save(figure, kind)
+        drawing = save(figure)
         pyplot.close(figure)
     return drawing
 
 
-def save(figure: Any, kind: str) -> bytes:
-    buffer = io.BytesIO()
-    unset = ("Creator", "Date", "Format", "Type") if kind == "svg" else ("Software",)
+def save(figure: Any) -> str:
+    buffer = io.StringIO()
     with warnings.catch_warnings():
-        if kind == "svg":
-            # The reader's browser has fonts for the letters that matplotlib lacks.
-            warnings.filterwarnings("ignore", "Glyph")
-        figure.savefig(
-            buffer,
-            format=kind,
-            transparent=kind == "svg",
-            dpi=200,
-            metadata=dict.fromkeys(unset),
-        )
+        # The reader's browser has fonts for the letters that matplotlib lacks.
+        warnings.filterwarnings("ignore", "Glyph")
+        unset = ("Creator", "Date", "Format", "Type")
+        figure.savefig(buffer, format="svg", transparent=True, metadata=dict.fromkeys(unset))
     return buffer.getvalue()
 
 

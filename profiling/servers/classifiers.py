@@ -1,4 +1,4 @@
-"""Classifiers for any Python server: the stock way, our way, and for thin clients.
+"""Classifiers for any Python server: the stock way and our way.
 
 A server's own program only receives bytes and returns answers. The work in between is here, so that
 all servers do the same work and only the serving differs.
@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
-from torchvision import transforms
 
 from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.model.engines.choose import choose_precision
@@ -46,20 +45,6 @@ def load_pillow(model: ModelUnderTest, max_batch: int) -> Classify:
     def classify(photographs: Sequence[bytes]) -> list[Labels]:
         images = [prepare(read_image(photograph)) for photograph in photographs]
         return finish(torch.stack(images))
-
-    return classify
-
-
-def load_thin(model: ModelUnderTest, max_batch: int) -> Classify:
-    """Loads normalisation and forward for thin clients: uint8 pixels [height, width, channels]."""
-    config = model.config
-    normalise = transforms.Normalize(config.mean, config.std)
-    finish = make_finish(model)
-
-    def classify(pixels: Sequence[bytes]) -> list[Labels]:
-        batch = np.frombuffer(b"".join(pixels), np.uint8)
-        images = torch.from_numpy(batch.reshape(-1, *config.input_geometry.shape).copy())
-        return finish(normalise(images.permute(0, 3, 1, 2).float().div_(255)))
 
     return classify
 
@@ -110,6 +95,5 @@ def make_finish(model: ModelUnderTest) -> Callable[[torch.Tensor], list[Labels]]
 
 CLASSIFIERS: dict[str, Callable[[ModelUnderTest, int], Classify]] = {
     "pillow": load_pillow,
-    "thin": load_thin,
     "offpath-decode": load_offpath_decode,
 }

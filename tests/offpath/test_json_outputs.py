@@ -28,7 +28,6 @@ ARCHIVE = "archive --model tiny.py --weights tiny.pt --engine eager --output sto
 RUNS = {
     "archive": ARCHIVE,
     "check": "check store/classifier.mar --json",
-    "cost": "cost --rate-per-instance a=9 --peak-per-s 9 --hourly-price 1 --json",
     "logs report": "logs report --a file://{folder}/log --b since=1h --json",
     "logs ship": "logs ship --spool {folder}/spool --json",
     "logs status": "logs status --spool {folder}/spool --json",

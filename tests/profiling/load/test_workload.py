@@ -8,7 +8,7 @@ from PIL import Image
 from offpath.archive import photographs
 from offpath.errors import ExpectedError, WrongOption
 from offpath.profiling.load import workload
-from offpath.profiling.load.workload import WorkloadSpec, find_spec, load_workload
+from offpath.profiling.load.workload import WorkloadSpec, load_workload
 from tests.support.images import jpeg
 
 TINY = WorkloadSpec("tiny", (120, 80), 6_000, count=12)
@@ -78,11 +78,3 @@ def test_a_source_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(photographs, "SOURCES", (("skimage", "data/nowhere.png"),))
     with pytest.raises(ExpectedError, match=r"nowhere\.png.*pip install"):
         photographs.find_sources()
-
-
-def test_a_name_can_say_another_size() -> None:
-    usual, other = find_spec("photos-55k"), find_spec("photos-220k")
-    assert usual is not None and other is not None
-    assert other.mean_bytes == 220_000
-    assert other.size == (2 * usual.size[0], 2 * usual.size[1])
-    assert find_spec("photos-5k") is None and find_spec("photos") is None
