@@ -14,9 +14,9 @@ import pytest
 
 from offpath.handler.prediction_log import Record
 from offpath.serving.log_tools.comparing import measure_psi
-from tests.offpath.commands.test_logs import record, write_log
 from tests.offpath.conftest import Done, Run
 from tests.support.pages import list_requests, read_page
+from tests.support.prediction_logs import record, write_log
 
 HOSTILE = "<script>alert('☃')</script>\x1b[2J"
 DAY = "2026-11-{day:02}T12:00:00.000Z"
