@@ -161,13 +161,6 @@ def test_name_of_letters_digits_and_marks_is_accepted(make_spec: MakeSpec, tmp_p
     assert built.path.name == "9A-b_c.2.mar"
 
 
-def test_labels_that_are_not_as_many_as_the_classes_are_refused(
-    make_spec: MakeSpec, tmp_path: Path
-) -> None:
-    with pytest.raises(ExpectedError, match="has 1 labels, .* has 3 classes"):
-        build_archive(make_spec(labels=["red"]), tmp_path / "store")
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -64,12 +64,6 @@ def test_labels_that_several_classes_share_get_the_index(tmp_path: Path) -> None
     assert "several classes share crane; they get the index, as in 'crane (" in said[0]
 
 
-@pytest.mark.parametrize("name", ["missing.txt", "."])
-def test_missing_file_is_named(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ExpectedError, match="--labels .*: no such file"):
-        read_labels(tmp_path / name)
-
-
 def test_many_labels_are_checked_quickly(tmp_path: Path) -> None:
     file = write(tmp_path, "a.txt", "\n".join(f"class {i}" for i in range(50_000)))
     start = time.process_time()

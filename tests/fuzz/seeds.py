@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from offpath.serving.client import make_npy
-from tests.support.costly import save
+from tests.support.photographs import encode
 
 CORPUS = Path(__file__).with_name("corpus")
 SIZE = (40, 30)
@@ -47,24 +47,24 @@ def make_seeds() -> list[bytes]:
         "lzma",
     )
     return [
-        save(rgb, "JPEG", exif=exif),
-        save(rgb, "JPEG", progressive=True),
-        save(grey, "JPEG", quality=20),
-        save(cmyk, "JPEG"),
-        save(rgb, "PNG"),
-        save(rgba, "PNG"),
-        save(palette, "PNG", transparency=3, exif=exif),
-        save(bilevel, "PNG"),
-        save(palette, "GIF", save_all=True, append_images=frames),
-        save(rgb, "WEBP"),
-        save(rgba, "WEBP", lossless=True),
-        save(rgb, "WEBP", save_all=True, append_images=frames, exif=exif),
-        save(rgb, "BMP"),
-        save(palette, "BMP"),
-        save(rgb, "TIFF"),
-        save(cmyk, "TIFF"),
-        *(save(rgb, "TIFF", compression=kind) for kind in compressions),
-        *(save(bilevel, "TIFF", compression=kind) for kind in ("group3", "group4")),
-        make_npy(save(rgb, "PNG")),
+        encode(rgb, "JPEG", exif=exif),
+        encode(rgb, "JPEG", progressive=True),
+        encode(grey, "JPEG", quality=20),
+        encode(cmyk, "JPEG"),
+        encode(rgb, "PNG"),
+        encode(rgba, "PNG"),
+        encode(palette, "PNG", transparency=3, exif=exif),
+        encode(bilevel, "PNG"),
+        encode(palette, "GIF", save_all=True, append_images=frames),
+        encode(rgb, "WEBP"),
+        encode(rgba, "WEBP", lossless=True),
+        encode(rgb, "WEBP", save_all=True, append_images=frames, exif=exif),
+        encode(rgb, "BMP"),
+        encode(palette, "BMP"),
+        encode(rgb, "TIFF"),
+        encode(cmyk, "TIFF"),
+        *(encode(rgb, "TIFF", compression=kind) for kind in compressions),
+        *(encode(bilevel, "TIFF", compression=kind) for kind in ("group3", "group4")),
+        make_npy(encode(rgb, "PNG")),
         *read_corpus("images").values(),
     ]

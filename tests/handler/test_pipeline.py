@@ -225,38 +225,6 @@ def test_stage_times_add_up(make_pipeline: MakePipeline, threads: int) -> None:
     assert timings.other_s >= 0
 
 
-# --- junk --------------------------------------------------------------------------------------
-
-HEADS = [
-    b"",
-    b"\xff\xd8\xff",
-    b"\xff\xd8\xff\xe0\x00\x10JFIF\x00",
-    b"\x89PNG\r\n\x1a\n",
-    b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR",
-    b"GIF89a",
-    b"BM",
-    b"II*\x00\x08\x00\x00\x00",
-    b"MM\x00*\x00\x00\x00\x08",
-    b"RIFF\x40\x00\x00\x00WEBPVP8 ",
-    b"\x93NUMPY\x01\x00",
-    b"{",
-    b'{"data": "',
-    b"[",
-    b'"',
-]
-
-
-def test_random_bytes_are_refused_one_by_one(make_pipeline: MakePipeline) -> None:
-    generator = np.random.default_rng(0)
-    payloads = [
-        HEADS[index % len(HEADS)] + generator.bytes(int(generator.integers(0, 400)))
-        for index in range(3600)
-    ]
-    types = classify_beside_good_ones(make_pipeline(), payloads)
-    assert sum(types.values()) == 3600
-    assert {"UnsupportedFormat", "UndecodableImage", "BadTensor", "BadEnvelope"} <= set(types)
-
-
 def corrupt(file: bytes, generator: np.random.Generator) -> bytes:
     """Changes, removes, doubles or overwrites a few bytes, half of the time near the header."""
     broken = bytearray(file)
@@ -278,23 +246,13 @@ def corrupt(file: bytes, generator: np.random.Generator) -> bytes:
     return bytes(broken)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        pytest.param({}, id="scaled"),
-        pytest.param({"decode": "exact", "exif_orientation": True}, id="exact-turned"),
-    ],
-)
 def test_corrupted_files_of_every_format_are_answered_one_by_one(
-    make_pipeline: MakePipeline,
-    files: dict[str, bytes],
-    settings: dict[str, Any],
-    capfd: pytest.CaptureFixture[str],
+    make_pipeline: MakePipeline, files: dict[str, bytes], capfd: pytest.CaptureFixture[str]
 ) -> None:
     generator = np.random.default_rng(1)
     images = {**files, "npy": make_npy(files["png"])}
-    payloads = [corrupt(f, generator) for f in images.values() for _ in range(50)]
-    pipeline = make_pipeline(max_pixels=10**6, **settings)
+    payloads = [corrupt(f, generator) for f in images.values() for _ in range(20)]
+    pipeline = make_pipeline(max_pixels=10**6, exif_orientation=True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         silence_decoders()  # again, because pytest sets its own filters in a test
@@ -302,18 +260,6 @@ def test_corrupted_files_of_every_format_are_answered_one_by_one(
     assert caught == []  # each would be a line in the log, and open a file
     assert capfd.readouterr() == ("", "")  # libtiff would write here
     assert types["ok"] > 0 and types["UndecodableImage"] > 0
-
-
-def test_every_truncation_of_small_files_is_answered(
-    make_pipeline: MakePipeline,
-) -> None:
-    image = find_photograph("coffee").rgb.resize((12, 9))
-    payloads = []
-    for format in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"):
-        file = encode(image, format)
-        payloads += [file[:length] for length in range(0, len(file), 3)]
-    types = classify_beside_good_ones(make_pipeline(), payloads)
-    assert types["UndecodableImage"] > types["ok"]
 
 
 def test_bug_in_the_decoder_raises_instead_of_becoming_a_4xx(

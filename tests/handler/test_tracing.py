@@ -114,7 +114,7 @@ def test_traced_requests_open_nothing_and_connect_nowhere(
 ) -> None:
     traced = {"trace_endpoint": collector.url, "trace_share": 1.0}
     mar = build(tmp_path, "near-free", "near-free", **traced)
-    assert watched_events(mar) == []
+    assert watched_events("torchserve", mar) == []
     assert any(span.name == "classify model" for span in collector.spans)
 
 

@@ -18,6 +18,7 @@ from tests.offpath.conftest import Run
 from tests.profiling.runs import make_compare
 from tests.support.answering_server import answering_server
 from tests.support.images import jpeg
+from tests.support.prediction_logs import record, write_log
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
 ROW = re.compile(r"^\| `--json` of (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
@@ -86,8 +87,6 @@ def keys_of(output: str) -> list[str]:
 def test_output_is_json_with_the_documented_keys(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    from tests.offpath.commands.test_logs import record, write_log
-
     monkeypatch.chdir(folder)
     if not (folder / "log").exists():
         write_log(folder / "log", [record("a")])

@@ -13,10 +13,10 @@ from offpath.handler.prediction_log.sink_file import write_last_error
 from offpath.handler.stages import Stage
 from offpath.serving.client import Prediction
 from offpath.serving.server.management import ModelStatus
-from tests.offpath.commands.test_logs import write_log
 from tests.offpath.conftest import Run
 from tests.support.answering_server import answering_server
 from tests.support.images import jpeg
+from tests.support.prediction_logs import write_log
 
 LABEL = "tabby cat, or another animal with a name that goes on and on " * 2
 

@@ -26,9 +26,9 @@ from tests.conftest import build
 from tests.reliability.fault_bench import small_disks
 from tests.support.attacks import ATTACKS, connect, head_of, send_and_leave
 from tests.support.clients import Reply, send_for
-from tests.support.costly import save
 from tests.support.front import FrontProcess
 from tests.support.granian import FRONTS
+from tests.support.photographs import encode
 
 CLIENTS = 24
 WINDOW_S = float(os.environ.get("OFFPATH_ATTACK_WINDOW_S", "4"))
@@ -246,7 +246,7 @@ def test_new_clients_beside_what_never_ends(
     small_door: FrontProcess, name: str, image: tuple[int, int], clients: int
 ) -> None:
     url = f"{small_door.url}/predictions/near-free"
-    body = save(Image.new("RGB", image), "BMP")
+    body = encode(Image.new("RGB", image), "BMP")
     alone = post_each_on_a_new_connection(url, body, clients)
     with attacking(url, name):
         beside = post_each_on_a_new_connection(url, body, clients)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import pickle
 import random
-import struct
 import zlib
 from functools import cache
 
 import numpy as np
 
 from offpath.serving.client import make_npy
+from tests.support.costly import make_png
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 COFFEE = next(p for p in PHOTOGRAPHS if p.name.startswith("coffee"))
@@ -23,23 +23,6 @@ def jpeg(name: str = "coffee", size: tuple[int, int] | None = None) -> bytes:
     photo = next(p for p in PHOTOGRAPHS if p.name.startswith(name))
     image = photo.image.convert("RGB")
     return encode(image.resize(size) if size else image, "JPEG", quality=90)
-
-
-def png_header(width: int, height: int) -> bytes:
-    """Makes a decompression bomb: a PNG that claims a size and holds next to nothing."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        checksum = zlib.crc32(kind + data)
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum)
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    content = zlib.compress(bytes(1000))
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", content)
-        + chunk(b"IEND", b"")
-    )
 
 
 def npy(array: np.ndarray, allow_pickle: bool = False) -> bytes:
@@ -105,7 +88,11 @@ def rejected() -> dict[str, tuple[bytes, int, str]]:
             "BadTensor",
         ),
         "pickle": (pickle.dumps({"a": 1}), 415, "UnsupportedFormat"),
-        "decompression bomb": (png_header(60_000, 60_000), 413, "ImageTooLarge"),
+        "decompression bomb": (
+            make_png(60_000, 60_000, zlib.compress(bytes(1000))),
+            413,
+            "ImageTooLarge",
+        ),
         "over the byte limit": (good + bytes(21 * 2**20), 413, "PayloadTooLarge"),
         "broken json": (b'{"data": ', 400, "BadEnvelope"),
     }

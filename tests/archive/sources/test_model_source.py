@@ -37,29 +37,6 @@ def test_random_weights_are_the_same_each_time(model_file: Path) -> None:
     assert all(torch.equal(first[key], second[key]) for key in first)
 
 
-@pytest.mark.parametrize(
-    ("model", "weights", "message"),
-    [
-        (
-            "no-such.py",
-            None,
-            "no such file or model; accepted: efficientnet-lite0, resnet50",
-        ),
-        ("", None, "no such file or model"),
-        ("MODEL", None, "needs --weights FILE"),
-        ("MODEL", "pretrained", "needs --weights FILE"),
-        ("MODEL", "no-such.pt", "no such file; accepted: a file, pretrained or random"),
-        ("WEIGHTS", None, "pass a state dict as --weights"),
-    ],
-)
-def test_wrong_choice_says_what_to_pass(
-    model_file: Path, weights_file: Path, model: str, weights: str | None, message: str
-) -> None:
-    named = {"MODEL": str(model_file), "WEIGHTS": str(weights_file)}
-    with pytest.raises(ExpectedError, match=message):
-        load_model_source(named.get(model, model), weights)
-
-
 class Trap:
     """Writes a file when it is unpickled."""
 

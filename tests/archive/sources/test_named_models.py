@@ -67,28 +67,6 @@ def test_torchvision_model_takes_its_classes_from_the_weights(tmp_path: Path) ->
     made.load_state_dict(dict(source.weights or {}))
 
 
-@pytest.mark.parametrize(
-    ("model", "weights", "kind", "message"),
-    [
-        ("torchvision:resnet51", "random", WrongOption, "similar names: resnet50"),
-        ("torchvision:", "random", WrongOption, "no such classifier"),
-        ("torchvision:fcn_resnet50", "random", WrongOption, "no such classifier"),
-        (
-            "torchvision:resnet18",
-            None,
-            ExpectedError,
-            "needs --weights FILE, --weights pretrain",
-        ),
-        ("torchvision:resnet18", "no.pt", ExpectedError, "no such file"),
-    ],
-)
-def test_model_that_torchvision_lacks_is_said(
-    model: str, weights: str | None, kind: type[Exception], message: str
-) -> None:
-    with pytest.raises(kind, match=message):
-        load(model, weights)
-
-
 def test_download_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     from torchvision.models import ResNet18_Weights
 

@@ -15,9 +15,9 @@ from tests.support.costly import (
     lossless_jpeg,
     make_tiff,
     progressive_jpeg,
-    save,
     tiff_of_tags,
 )
+from tests.support.photographs import encode
 
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 255, (300, 400, 3), dtype=np.uint8))
 MEGABYTE = b"\x78\x01" + b"\0\0\0\xff\xff" * 200_000 + zlib.compress(bytes(100))[2:]
@@ -119,7 +119,7 @@ def test_what_encoders_write_is_decoded(compression: str | None, big_tiff: bool)
     exif = NOISE.getexif()
     exif.get_ifd(0x8769)[0x829A] = 0.01
     exif.get_ifd(0x8825)[2] = (1.0, 2.0, 3.0)
-    body = save(
+    body = encode(
         NOISE,
         "TIFF",
         compression=compression,

@@ -17,9 +17,8 @@ import pytest
 from offpath.archive.photographs import BUNDLED
 from offpath.commands import archive, demo
 from offpath.commands.serve_view import ServeView
-from tests.support.browser import Browser, open_browser
+from tests.support.browser import Browser, find_browser, open_browser
 from tests.support.eventually import eventually
-from tests.support.pages import find_browser
 
 COUNT = "document.querySelectorAll('#chart circle').length"
 STATUS = "document.getElementById('status').textContent"

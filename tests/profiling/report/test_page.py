@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from offpath.profiling.report.page import render_page, write_page
+from tests.support.browser import find_browser, measure_widths
 from tests.support.documents import make_document
-from tests.support.pages import find_browser, list_requests, measure_widths, read_page
+from tests.support.pages import list_requests, read_page
 
 HOSTILE = '<script>alert("x")</script> & {{ 7919 * 7919 }} $a$'
 LONG = "a_name_without_any_place_to_break_it_" * 4
