@@ -17,7 +17,7 @@ from ts.context import Context
 from ts.torch_handler.image_classifier import ImageClassifier
 
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
-from offpath.handler.custom_handler import CustomAnswers, Result
+from offpath.handler.custom_handler import CustomReplies, Result
 from offpath.handler.deadline import Deadlines
 from offpath.handler.error_kinds import RETRY_AFTER_S
 from offpath.handler.errors import DeadlineExceeded, ModelOutOfMemory
@@ -66,7 +66,7 @@ class OffpathClassifier(ImageClassifier):
         """Reads the settings, loads the model and its labels, and warms up; once per worker."""
         self._quiet_worker_log()
         is_custom = type(self).postprocess_item is not OffpathClassifier.postprocess_item
-        self._custom_answers = CustomAnswers(self) if is_custom else None
+        self._custom_replies = CustomReplies(self) if is_custom else None
         self.config = HandlerConfig.from_mapping(context.model_yaml_config.get("handler"))
         gpu = context.system_properties.get("gpu_id")
         if gpu is not None and torch.cuda.is_available():
@@ -113,13 +113,13 @@ class OffpathClassifier(ImageClassifier):
         return self.pipeline.inference(data)
 
     def postprocess(self, data: Batch) -> list[Reply]:
-        if self._custom_answers is None:
+        if self._custom_replies is None:
             return self.pipeline.postprocess(data)
         with data.timer.stage(Stage.POSTPROCESS):
-            return self._custom_answers.encode(data, self.context)
+            return self._custom_replies.encode(data, self.context)
 
     def postprocess_item(self, result: Result) -> object:
-        """Returns the body of one answer; a subclass may override it (docs/your-handler.md).
+        """Returns the body of one reply; a subclass may override it (docs/your-handler.md).
 
         Returns:
             any value that JSON can hold.
@@ -362,7 +362,7 @@ class OffpathClassifier(ImageClassifier):
                 except Exception as error:
                     if is_sticky(error):
                         raise
-                    # The batch's other items have their answers already.
+                    # The batch's other items have their replies already.
                     item.error = self.health.fail_batch(error, is_model=False)
                     reply = encode_error(item.error)
                     logger.warning("an explanation failed: %s", describe_error(error))

@@ -18,11 +18,11 @@ from offpath.profiling.core.experiment import START, Observer, Runner, Schedule,
 from offpath.profiling.core.limits import CONTENT, DECODE, FORWARD
 from offpath.profiling.core.run import Cell, Figures, Run
 from offpath.profiling.core.workplace import work_folder
-from offpath.profiling.load.answers import check_answers, make_checks
 from offpath.profiling.load.generators import find_generator
 from offpath.profiling.load.limits import LimitMeter, Rate
-from offpath.profiling.load.model_under_test import Answer, load_model, name_model
+from offpath.profiling.load.model_under_test import ExpectedReply, load_model, name_model
 from offpath.profiling.load.plan import Load
+from offpath.profiling.load.reply_check import check_replies, make_checks
 from offpath.profiling.load.window import RunningServer, WindowWatcher, measure_load
 from offpath.profiling.load.workload import Bodies, load_workload
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
@@ -33,7 +33,7 @@ LIMIT_BATCH_SIZE = 8
 LIMIT_SECONDS = 3.0
 # Seconds of load before a window of a server that is already warm on these photographs.
 TURN_WARM_UP_S = 2.0
-# Estimated seconds of a start with the check of the answers.
+# Estimated seconds of a start with the check of the replies.
 START_S = 10.0
 Measure = Callable[[Cell, Turn], Figures]
 
@@ -122,8 +122,8 @@ class ServerExperiment:
         self._adapters: dict[str, Adapter] = {}
         self._limits: dict[str, Measure] = {}
         self._bodies = Bodies(folder / "bodies", self.model.config)
-        self._answers: dict[str, list[tuple[bytes, Answer]]] = {}
-        # By variant, since its last start: how far the answers on each workload are off.
+        self._checks: dict[str, list[tuple[bytes, ExpectedReply]]] = {}
+        # By variant, since its last start: how far the replies on each workload are off.
         self._differences: dict[str, dict[str, float]] = {}
 
     def find_adapters(self, workers: int | None = None) -> list[Adapter]:
@@ -192,7 +192,7 @@ class ServerExperiment:
             def measure(cell: Cell, turn: Turn) -> Figures:
                 return self._measure_server(adapter, running, cell, turn)
 
-            check_answers(adapter.name, running.predict_url, adapter.call, checks[:1])
+            check_replies(adapter.name, running.predict_url, adapter.call, checks[:1])
             yield measure, {"ready_s": round(time.perf_counter() - begin_s, 2)}
 
     def measure(self, target: Measure, cell: Cell, turn: Turn) -> Figures:
@@ -207,7 +207,7 @@ class ServerExperiment:
             warm_up_s = min(warm_up_s, TURN_WARM_UP_S)
         else:
             checks = self._make_checks(adapter, cell.workload)
-            checked[cell.workload] = check_answers(
+            checked[cell.workload] = check_replies(
                 adapter.name, running.predict_url, adapter.call, checks
             )
         plan = self.choices.load.plan(
@@ -223,13 +223,13 @@ class ServerExperiment:
             "answer_difference": round(checked[cell.workload], 5),
         }
 
-    def _make_checks(self, adapter: Adapter, workload: str) -> list[tuple[bytes, Answer]]:
-        if workload not in self._answers:
+    def _make_checks(self, adapter: Adapter, workload: str) -> list[tuple[bytes, ExpectedReply]]:
+        if workload not in self._checks:
             photographs = self.workloads[workload].read()
-            self._answers[workload] = make_checks(self.model, photographs)
+            self._checks[workload] = make_checks(self.model, photographs)
         return [
-            (self._bodies.make(photograph, adapter.call), answer)
-            for photograph, answer in self._answers[workload]
+            (self._bodies.make(photograph, adapter.call), expected)
+            for photograph, expected in self._checks[workload]
         ]
 
 

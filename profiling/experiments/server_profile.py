@@ -136,7 +136,7 @@ def run_server_profile(
         check_archive(choices.mar)
     if choices.url is not None:
         # Before images are made, which takes half a minute the first time.
-        check_answers(attach(choices.url, choices.metrics_url))
+        check_replies(attach(choices.url, choices.metrics_url))
     workload = load_workload(choices.images, progress=observer.on_step)
     run = Run(
         EXPERIMENT,
@@ -150,7 +150,7 @@ def run_server_profile(
     with work_folder(lambda: failed) as folder:
         try:
             with open_target(choices, folder, observer) as target:
-                check_answers(target)
+                check_replies(target)
                 add_account(run, choices, target, workload, observer)
                 save(run)
         except ExpectedError:
@@ -205,7 +205,7 @@ def attach(url: str, metrics_url: str | None) -> Target:
     return Target(AttachedServer(url), path.split("/")[0], metrics_url)
 
 
-def check_answers(target: Target) -> None:
+def check_replies(target: Target) -> None:
     """Raises ExpectedError unless the model answers an image with 200."""
     url, image = target.running.predict_url, PHOTOGRAPH.read_bytes()
     headers = {"Content-Type": IMAGE_CONTENT_TYPE}

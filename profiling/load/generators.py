@@ -156,7 +156,7 @@ class WrkGenerator:
 
 
 def wait_until_drained(plan: LoadPlan) -> None:
-    """Sends one request and waits for its answer.
+    """Sends one request and waits for its reply.
 
     wrk leaves its last requests behind, one per client, and the server still works on them, so the
     next run would wait for them. A request that comes later is answered after them.

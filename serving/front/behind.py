@@ -41,7 +41,7 @@ class Behind:
     Attributes:
         hand_over: every archive's handler accepts the name of a body's file instead of the body.
         max_body_bytes: TorchServe's limit.
-        answer_timeout_s: seconds that an answer may take; with several hosts, the time after
+        answer_timeout_s: seconds that a reply may take; with several hosts, the time after
             which another host is asked.
         queue: requests that TorchServe, or each of the hosts, may hold.
         hosts: HOST:PORT of servers on other machines; empty for this host's TorchServe, which is

@@ -55,7 +55,7 @@ def serve_front(
     Args:
         make_settings: returns the settings of the server to start, given its kind, or None for the
             kind to begin with; called again at each reload.
-        sample: send the bundled photograph to the first model and show the answer.
+        sample: send the bundled photograph to the first model and show the reply.
         once: stop as soon as the server is READY and the sample is answered.
 
     Raises:
@@ -205,7 +205,7 @@ class OneHostSession:
         if settings != before:
             check_splits(settings.splits, self.rotation.current.archives)
             self.door.change_settings(settings)
-            self.door.answers.forgive()
+            self.door.replies.forgive()
         return {
             "canary": list(map(str, settings.canary)),
             "shadow": list(map(str, settings.shadow)),
@@ -264,7 +264,7 @@ class OneHostSession:
         if self.door.behind.routes:
             return
         names = {(name, archive.model_version) for name, archive in self.rotation.current.archives}
-        # Without an answer no worker is READY, and the same number is wanted.
+        # Without a reply no worker is READY, and the same number is wanted.
         counts = {key: (0, self.door.workers.get(key, (0, 1))[1]) for key in sorted(names)}
         for status in statuses:
             key = status.model_name, status.model_version
@@ -274,7 +274,7 @@ class OneHostSession:
     def _judge_canaries(self, ready: set[tuple[str, str]]) -> None:
         """Suspends canaries that answer nothing, and lets those in again that can answer."""
         settings = self.door.settings
-        judged = judge_canaries(settings.canary, ready, self.door.answers.only_fails)
+        judged = judge_canaries(settings.canary, ready, self.door.replies.only_fails)
         if judged == settings.canary:
             return
         with self._shown("the canaries stay as they are"):

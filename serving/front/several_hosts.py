@@ -32,7 +32,7 @@ MISSES = 3
 
 
 class Pings:
-    """The recent answers of the hosts' /ping.
+    """The recent replies of the hosts' /ping.
 
     Args:
         hosts: HOST:PORT of each host. A host counts as unwell until it has answered.

@@ -1,7 +1,7 @@
 """Calls the handler of an unpacked .mar outside TorchServe, with plain requests.
 
 The handler comes from the archive, with its settings, parity gate, errors, metrics and prediction
-log. Another server only adds how requests arrive and how answers leave. The package `torchserve`
+log. Another server only adds how requests arrive and how replies leave. The package `torchserve`
 is needed for the Python classes that a handler derives from; Java never starts.
 
 `ModelService` and `offpath batch` use it.

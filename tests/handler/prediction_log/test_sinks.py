@@ -87,7 +87,7 @@ def test_a_200_that_proves_nothing_is_refused(
 
     (error,) = put(s3.url)
 
-    assert type(error).__name__ == "UnprovenAnswer"
+    assert type(error).__name__ == "UnprovenReply"
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

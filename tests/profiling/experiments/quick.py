@@ -1,4 +1,4 @@
-"""Experiments on servers that start in a moment: no model runs, every answer is a cat."""
+"""Experiments on servers that start in a moment: no model runs, every reply is a cat."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 
 from offpath.profiling.experiments import compare
 from offpath.profiling.load.limits import Rate
-from offpath.profiling.load.model_under_test import Answer
+from offpath.profiling.load.model_under_test import ExpectedReply
 from offpath.profiling.load.plan import Load, LoadPlan, LoadSample, Watcher
 from tests.profiling.quick_server import QuickServer
 from tests.support.photographs import find_photograph
 
-CAT = Answer("cat", 0.74, lead=3.0)
+CAT = ExpectedReply("cat", 0.74, lead=3.0)
 
 
 class QuickMeter:
@@ -88,7 +88,7 @@ def make_workload(folder: Path, name: str = "photos") -> str:
 def serve(
     patch: pytest.MonkeyPatch,
     servers: Sequence[QuickServer],
-    answer: Answer = CAT,
+    expected: ExpectedReply = CAT,
 ) -> None:
     """An experiment finds these servers, whatever it is asked for."""
 
@@ -105,7 +105,7 @@ def serve(
 
     patch.setattr(compare, "make_servers", make)
     patch.setattr(compare, "find_generator", lambda name: QuickGenerator())
-    patch.setattr(compare, "make_checks", lambda model, photos: [(photos[0], answer)])
+    patch.setattr(compare, "make_checks", lambda model, photos: [(photos[0], expected)])
 
 
 def are_gone(servers: Sequence[QuickServer]) -> bool:

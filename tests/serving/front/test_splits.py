@@ -29,7 +29,7 @@ from offpath.serving.front.nginx import Nginx, find_nginx
 from offpath.serving.front.nginx_config import COPIES, count_bodies, write_config
 from offpath.serving.front.splits import Split, check_splits, parse_split
 from offpath.serving.granian.slots import ServedModel
-from offpath.serving.log_tools.reading import compare, keep_one_attempt, name_answer
+from offpath.serving.log_tools.reading import compare, keep_one_attempt, name_reply
 from offpath.serving.torchserve.management import ManagementClient
 from tests.conftest import build
 from tests.support.eventually import eventually
@@ -131,8 +131,8 @@ def test_nginx_accepts_splits_and_gives_copies_room_of_their_own(
 def test_log_tools_tell_a_request_from_its_copy() -> None:
     a, b = [{"event_id": "7~1", "model": "x", "version": v} for v in ("1.0", "2.0")]
     assert list(keep_one_attempt([a, b, {**a, "event_id": "7~2"}])) == [a, b]
-    assert compare(map(name_answer, [a, b]), {"7~1"}).is_clean
-    assert compare(map(name_answer, [a, b, b]), {"7~1"}).double == ["7~1"]
+    assert compare(map(name_reply, [a, b]), {"7~1"}).is_clean
+    assert compare(map(name_reply, [a, b, b]), {"7~1"}).double == ["7~1"]
 
 
 def count_slow(metrics_url: str) -> int:
