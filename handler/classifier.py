@@ -30,8 +30,8 @@ from offpath.handler.model.outputs import keep_one_output
 from offpath.handler.model.parity import load_parity_set
 from offpath.handler.model.weights import make_with_weights
 from offpath.handler.pipeline import Batch, Item, Pipeline, set_threads
-from offpath.handler.prediction_log import open_prediction_log
 from offpath.handler.prediction_log.batch_records import make_records
+from offpath.handler.prediction_log.prediction_log import open_prediction_log
 from offpath.handler.process.foreign_server import warn_of_losses
 from offpath.handler.process.host_limits import decode_budget_s, threads_per_worker
 from offpath.handler.process.sick_worker import (
@@ -43,7 +43,7 @@ from offpath.handler.process.sick_worker import (
 )
 from offpath.handler.process.warmup import warm_up_payloads
 from offpath.handler.process.worker_setup import keep_freed_memory, use_device
-from offpath.handler.request.body_from_front_door import FrontDoor
+from offpath.handler.request.body_from_front_door import DoorBodies
 from offpath.handler.response import JSON_CONTENT_TYPE, Reply, encode_error, encode_json
 from offpath.handler.stages import (
     BatchTimings,
@@ -71,7 +71,7 @@ class OffpathClassifier(ImageClassifier):
         gpu = context.system_properties.get("gpu_id")
         if gpu is not None and torch.cuda.is_available():
             use_device(int(gpu), self.config.blocking_wait)
-        self._door = FrontDoor.from_environment()
+        self._door = DoorBodies.from_environment()
         self._deadlines = Deadlines(self.config.deadline_ms)
         self._warm_up_key = os.environ.get(WARM_UP_VARIABLE)
         threads = self.config.threads or threads_per_worker(context.model_yaml_config)
@@ -328,7 +328,7 @@ class OffpathClassifier(ImageClassifier):
         data: Sequence[Mapping[str, Any]],
         headers: Sequence[Mapping[str, Any]],
         context: Context,
-        door: FrontDoor,
+        door: DoorBodies,
     ) -> list[Mapping[str, Any]]:
         """Returns rows whose bodies may be files of the front door, and sets the door's ids."""
         # A new dict, because TorchServe matches replies to requests by the old one (ts/service.py).

@@ -21,7 +21,7 @@ from offpath.profiling.core.workplace import work_folder
 from offpath.profiling.load.generators import find_generator
 from offpath.profiling.load.limits import LimitMeter, Rate
 from offpath.profiling.load.model_under_test import ExpectedReply, load_model, name_model
-from offpath.profiling.load.plan import Load
+from offpath.profiling.load.parameters import Load
 from offpath.profiling.load.reply_check import check_replies, make_checks
 from offpath.profiling.load.window import RunningServer, WindowWatcher, measure_load
 from offpath.profiling.load.workload import Bodies, load_workload
@@ -210,7 +210,7 @@ class ServerExperiment:
             checked[cell.workload] = check_replies(
                 adapter.name, running.predict_url, adapter.call, checks
             )
-        plan = self.choices.load.plan(
+        window = self.choices.load.for_window(
             running.predict_url,
             self._bodies.paths(self.workloads[cell.workload], adapter.call),
             cell.clients,
@@ -219,7 +219,7 @@ class ServerExperiment:
         )
         watcher = WindowWatcher(turn.variant.name, running, turn.observer)
         return {
-            **measure_load(watcher, plan, self.generator),
+            **measure_load(watcher, window, self.generator),
             "answer_difference": round(checked[cell.workload], 5),
         }
 

@@ -25,7 +25,7 @@ from offpath.profiling.experiments.server_account import (
     read_counters,
 )
 from offpath.profiling.load.generators import find_generator
-from offpath.profiling.load.plan import Load
+from offpath.profiling.load.parameters import Load
 from offpath.profiling.load.prometheus import Snapshot, read_metrics
 from offpath.profiling.load.window import Groups, RunningServer, WindowWatcher, measure_load
 from offpath.profiling.load.workload import Workload, load_workload
@@ -256,9 +256,9 @@ def add_account(
     """
     name, load = choices.name, choices.load
     observer.on_step(f"{name}: warm-up and {choices.duration_s:g} s of load")
-    plan = load.plan(target.running.predict_url, workload.paths, choices.clients)
+    window = load.for_window(target.running.predict_url, workload.paths, choices.clients)
     watcher = SnapshotWatcher(name, target, observer)
-    figures = measure_load(watcher, plan, find_generator(load.generator))
+    figures = measure_load(watcher, window, find_generator(load.generator))
     if not target.running.groups():
         # The CPU time of somebody else's server would count as that of other processes.
         figures = {n: v for n, v in figures.items() if not n.startswith(NOT_OURS)}

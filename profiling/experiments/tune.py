@@ -32,7 +32,7 @@ from offpath.profiling.experiments.tune_report import (
     read_trials,
 )
 from offpath.profiling.load.generators import find_generator
-from offpath.profiling.load.plan import Load
+from offpath.profiling.load.parameters import Load
 from offpath.profiling.load.window import WindowWatcher, measure_load
 from offpath.profiling.load.workload import Workload, check_workload, load_workload
 from offpath.profiling.servers.registering import (
@@ -288,7 +288,7 @@ class Search:
             self.save(self.run)
 
     def _load(self, running: RunningTorchServe, warm_up_s: float, seconds: float) -> Figures:
-        plan = LOAD.plan(
+        window = LOAD.for_window(
             running.predict_url,
             self.workload.paths,
             self.choices.clients,
@@ -296,7 +296,7 @@ class Search:
             seconds=seconds,
         )
         watcher = WindowWatcher(NAME, running, self.observer)
-        return measure_load(watcher, plan, find_generator(LOAD.generator))
+        return measure_load(watcher, window, find_generator(LOAD.generator))
 
 
 def run_tune(choices: TuneChoices, observer: Observer, save: Callable[[Run], None]) -> Run:

@@ -12,8 +12,8 @@ from offpath.archive.mar_file import MarFile, read_archives
 from offpath.errors import ExpectedError
 from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
 from offpath.handler.wire_names import FOLDER_VARIABLE, KEY_VARIABLE
-from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.splits import check_splits
+from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.granian.slots import WORKER, ServedModel, plan_models
 from offpath.serving.torchserve.management import ModelStatus
 from offpath.serving.torchserve.server import TorchServe
@@ -75,7 +75,7 @@ class Behind:
         return f"{self.generation}-{socket}" if socket.startswith(WORKER) else socket
 
 
-def look_behind(settings: ServerSettings, front: DoorSettings) -> Behind:
+def look_behind(settings: ServerSettings, door: DoorSettings) -> Behind:
     """Reads from a server's settings and archives what the door has to know.
 
     Bodies go by name if every archive's handler accepts that and no other archive can be
@@ -86,7 +86,7 @@ def look_behind(settings: ServerSettings, front: DoorSettings) -> Behind:
             and there is not exactly one model, or a canary or shadow fits no archive.
     """
     named = read_archives(settings.model_store, settings.models)
-    check_splits(front.splits, named)
+    check_splits(door.splits, named)
     archives = [archive for _, archive in named]
     properties = {**DEFAULTS, **read_config(settings), **settings.overrides}
     has_model_api = properties.get("enable_model_api") == "true"
@@ -98,8 +98,8 @@ def look_behind(settings: ServerSettings, front: DoorSettings) -> Behind:
         max_body_bytes=limit,
         answer_timeout_s=max(map(_response_timeout_s, archives)) * WAITING_BATCHES,
         # TorchServe's own queue length is meant for bodies in Java's heap; names take no room.
-        queue=max(front.queue, own_queue) if hand_over else own_queue,
-        only_model=_only_model([name for name, _ in named], front),
+        queue=max(door.queue, own_queue) if hand_over else own_queue,
+        only_model=_only_model([name for name, _ in named], door),
         routes=tuple(plan_models(named)) if settings.server == "granian" else (),
     )
 
@@ -188,8 +188,8 @@ def check_successor(old: Behind, new: Behind) -> None:
         )
 
 
-def _only_model(names: list[str], front: DoorSettings) -> str | None:
-    if not front.invocations:
+def _only_model(names: list[str], door: DoorSettings) -> str | None:
+    if not door.invocations:
         return None
     if len(set(names)) != 1 or MODEL_NAME.fullmatch(names[0]) is None:
         raise ExpectedError(

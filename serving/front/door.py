@@ -133,7 +133,7 @@ class Door:
         self._nginx.check()
         self._nginx.start()
         self._wait_until_open()
-        self._count_answers()
+        self._count_replies()
         self._workers = set(self._nginx.worker_pids())
 
     def set_ready(self, is_ready: bool) -> None:
@@ -188,7 +188,7 @@ class Door:
             self._orphans_at = time.monotonic()
         self._workers = workers
         if time.monotonic() - self._counted_at > COUNT_S:
-            self._count_answers()
+            self._count_replies()
         self._rotate_logs()
         return died
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from offpath.errors import ExpectedError
 from offpath.serving.client import Client
+from offpath.serving.front.splits import check_splits, describe_change, judge_canaries, parse_split
 from offpath.serving.front.behind import (
     check_successor,
     describe_models,
@@ -24,7 +25,6 @@ from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.reload_requests import ReloadRequests
 from offpath.serving.front.rotation import Rotation, Starting
-from offpath.serving.front.splits import check_splits, describe_change, judge_canaries, parse_split
 from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.process.ports import check_port_free, resolve_ports
 from offpath.serving.torchserve.management import ModelStatus
@@ -42,9 +42,9 @@ MOST_SICK = 3
 SICK_S = 60.0
 
 
-def serve_front(
+def serve_behind_door(
     make_settings: Callable[[str | None], ServerSettings],
-    front: DoorSettings,
+    door: DoorSettings,
     view: View,
     *,
     sample: bool = False,
@@ -63,7 +63,7 @@ def serve_front(
     """
     # A SIGHUP that comes during the start is followed after the start.
     with noting_hangup() as hangup:
-        session = OneHostSession(make_settings, front, view)
+        session = OneHostSession(make_settings, door, view)
         try:
             session.start()
             if sample:
@@ -78,15 +78,15 @@ class OneHostSession:
     """One run of a door before this host's TorchServe."""
 
     def __init__(
-        self, make_settings: Callable[[str | None], ServerSettings], front: DoorSettings, view: View
+        self, make_settings: Callable[[str | None], ServerSettings], door: DoorSettings, view: View
     ) -> None:
         self._reloads = ReloadRequests(self._change_splits)
         self._make_settings, self._view = make_settings, view
         settings = make_settings(None)
         # TorchServe or Granian; differs from the one that runs only during a reload to the other.
         self._next_kind = settings.server
-        behind = look_behind(settings, front)
-        self.door = Door(settle_ports(front), behind, find_nginx(), settings.log_dir)
+        behind = look_behind(settings, door)
+        self.door = Door(settle_ports(door), behind, find_nginx(), settings.log_dir)
         self.rotation = Rotation(
             self._make_next,
             self.door.let_in,
@@ -323,23 +323,23 @@ class OneHostSession:
         self._failures[consequence] = failure
 
 
-def settle_ports(front: DoorSettings) -> DoorSettings:
+def settle_ports(door: DoorSettings) -> DoorSettings:
     """Replaces each port 0 by a free one.
 
     Raises:
         ExpectedError: a port that was asked for is taken.
     """
-    if front.port and ":" not in front.host:
-        check_port_free(front.host, front.port, "--port")
-    if front.metrics_port:
-        check_port_free(front.metrics_host, front.metrics_port, "--metrics-port")
-    if ":" in front.host:
-        if not front.port:
+    if door.port and ":" not in door.host:
+        check_port_free(door.host, door.port, "--port")
+    if door.metrics_port:
+        check_port_free(door.metrics_host, door.metrics_port, "--metrics-port")
+    if ":" in door.host:
+        if not door.port:
             raise ExpectedError("an IPv6 --host needs a --port other than 0")
-        (metrics,) = resolve_ports(front.metrics_host, [front.metrics_port])
-        return replace(front, metrics_port=metrics)
-    port, metrics = resolve_ports(front.host, [front.port, front.metrics_port])
-    return replace(front, port=port, metrics_port=metrics)
+        (metrics,) = resolve_ports(door.metrics_host, [door.metrics_port])
+        return replace(door, metrics_port=metrics)
+    port, metrics = resolve_ports(door.host, [door.port, door.metrics_port])
+    return replace(door, port=port, metrics_port=metrics)
 
 
 def find_last_number(log: Path) -> int:

@@ -21,7 +21,7 @@ from socketserver import BaseServer, ThreadingTCPServer, ThreadingUnixStreamServ
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from offpath.serving.granian.series import Key
+from offpath.serving.granian.metric_sums import Key
 from offpath.serving.granian.slots import ServedModel
 
 MOST_REPORT_BYTES = 1 << 18

@@ -27,7 +27,7 @@ from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
 from granian.server.embed import Server
 
 from offpath.serving.granian.balance import Balance
-from offpath.serving.granian.series import Metric, Series
+from offpath.serving.granian.metric_sums import MetricSums, SummedMetric
 from offpath.serving.granian.supervisor import BACKLOG, Supervisor, open_listener, send
 from offpath.serving.granian.uploads import Body, BodyMemory
 from offpath.serving.process.gpus import list_gpus
@@ -90,12 +90,12 @@ class App:
         plan: dict[str, Any],
         slot: dict[str, Any],
         handler: ArchivedHandler,
-        series: Series,
+        sums: MetricSums,
         report: Callable[[Any], bool],
         balance: Balance,
         beat: Callable[[], None],
     ) -> None:
-        self._series, self._report = series, report
+        self._sums, self._report = sums, report
         self.balance, self._beat = balance, beat
         settings = ServiceSettings(
             name=slot["name"],
@@ -186,12 +186,12 @@ class App:
         statuses, self._statuses = self._statuses, [0] * 6
         for hundred, count in enumerate(statuses):
             if count:
-                self._series.add(f"Requests{hundred}XX", count, Level="Host")
+                self._sums.add(f"Requests{hundred}XX", count, Level="Host")
         service, before = self.service, self._reported
         self._reported = service.answered, 1e6 * service.took_s, 1e6 * service.waited_s
         for name, now, reported in zip(COUNTERS, self._reported, before):
-            self._series.add(name, now - reported, **self._labels)
-        self._series.report(self._report)
+            self._sums.add(name, now - reported, **self._labels)
+        self._sums.report(self._report)
 
 
 def run_worker(
@@ -204,19 +204,19 @@ def run_worker(
     """Loads the archive, tells `offpath serve`, and serves until SIGTERM; never returns."""
     name = f"W-{slot['number']}-{slot['name']}_{slot['version']}"
     start_logging(name)
-    series = Series()
+    sums = MetricSums()
     try:
         began_s = time.monotonic()
         handler = ArchivedHandler(
             Path(slot["folder"]),
             batch_size=slot["settings"]["batchSize"],
             gpu=choose_gpu(slot),
-            make_metric=partial(Metric, series),
+            make_metric=partial(SummedMetric, sums),
             name=slot["name"],
         )
         handler.warm_up()
         load_ms = (time.monotonic() - began_s) * 1e3
-        series.add("WorkerLoadTime", load_ms, False, WorkerName=name, Level="Host")
+        sums.add("WorkerLoadTime", load_ms, False, WorkerName=name, Level="Host")
     except Exception as error:
         why = "".join(traceback.format_exception_only(error)).strip()
         send(reports, slot["number"], failed=why)
@@ -236,7 +236,7 @@ def run_worker(
     balance = Balance(supervisor.means, slot["number"], peers)
 
     def make_app() -> App:  # in the event loop
-        return App(plan, slot, handler, series, lambda sums: tell(series=sums), balance, beat)
+        return App(plan, slot, handler, sums, lambda series: tell(series=series), balance, beat)
 
     uvloop.run(serve(make_app, listener, lambda: tell(ready=handler.describe())))
     os._exit(0)

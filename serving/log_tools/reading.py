@@ -196,7 +196,7 @@ def keep_one_attempt(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, An
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verification:
     """Result of comparing a client's list of request ids with the bucket.
 
     Attributes:
@@ -221,12 +221,12 @@ def name_reply(record: Mapping[str, Any]) -> str:
     return f"{record.get('model')} {record.get('version')} {record['event_id']}"
 
 
-def compare(answers: Iterable[str], asked: set[str]) -> Verdict:
+def compare(answers: Iterable[str], asked: set[str]) -> Verification:
     """Compares a bucket's `answers` (`name_reply`, or event ids) with a client's request ids."""
     counts = Counter(answers)
     found = {answer.rpartition(" ")[2] for answer in counts}
     double = {answer.rpartition(" ")[2] for answer, n in counts.items() if n > 1}
-    return Verdict(
+    return Verification(
         asked=len(asked),
         records=sum(counts.values()),
         missing=sorted(asked - found),

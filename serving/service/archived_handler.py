@@ -188,9 +188,9 @@ class MetricsCache:
 
     def __init__(self, make_metric: MakeMetric | None) -> None:
         self._make_metric = make_metric
-        self._metrics: dict[str, Metric] = {}
+        self._metrics: dict[str, HandlerMetric] = {}
 
-    def get_metric(self, name: str, kind: Any = None) -> Metric:
+    def get_metric(self, name: str, kind: Any = None) -> HandlerMetric:
         """Returns a metric that was added before.
 
         A call without a kind asks whether the server accepts the name; here every name is accepted.
@@ -200,18 +200,20 @@ class MetricsCache:
         """
         if name not in self._metrics and kind is not None:
             raise MetricsCacheKeyError(name)
-        return self._metrics.get(name, Metric((), None))
+        return self._metrics.get(name, HandlerMetric((), None))
 
-    def add_metric_to_cache(self, name: str, unit: str, labels: Sequence[str], kind: Any) -> Metric:
+    def add_metric_to_cache(
+        self, name: str, unit: str, labels: Sequence[str], kind: Any
+    ) -> HandlerMetric:
         published = None
         if self._make_metric is not None:
             published = self._make_metric(name, labels, kind.value == "counter")
-        self._metrics[name] = metric = Metric(labels, published)
+        self._metrics[name] = metric = HandlerMetric(labels, published)
         return metric
 
 
 @dataclass(frozen=True)
-class Metric:
+class HandlerMetric:
     """The names of a metric's labels, and the server's metric; None drops the values."""
 
     labels: Sequence[str]

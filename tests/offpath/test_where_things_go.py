@@ -86,7 +86,8 @@ class NullSink:
 '''
 USE_SINK = """
 import sys
-from offpath.handler.prediction_log import Record, open_prediction_log
+from offpath.handler.prediction_log.prediction_log import open_prediction_log
+from offpath.handler.prediction_log.record import Record
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 mapping = {"uri": "null://x", "spool_dir": sys.argv[1]}
 log = open_prediction_log(PredictionLogSettings.from_mapping(mapping, {}), model="m", version="1")

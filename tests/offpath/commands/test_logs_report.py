@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from offpath.handler.prediction_log import Record
+from offpath.handler.prediction_log.record import Record
 from offpath.serving.log_tools.comparing import measure_psi
 from tests.offpath.commands.test_logs import record, write_log
 from tests.offpath.conftest import Done, Run
