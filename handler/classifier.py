@@ -45,6 +45,7 @@ from offpath.handler.process.warmup import warm_up_payloads
 from offpath.handler.process.worker_setup import keep_freed_memory, use_device
 from offpath.handler.request.body_from_front_door import DoorBodies
 from offpath.handler.response import JSON_CONTENT_TYPE, Reply, encode_error, encode_json
+from offpath.handler.serving_settings import ServingSettings
 from offpath.handler.stages import (
     BatchTimings,
     Stage,
@@ -74,7 +75,8 @@ class OffpathClassifier(ImageClassifier):
         self._door = DoorBodies.from_environment()
         self._deadlines = Deadlines(self.config.deadline_ms)
         self._warm_up_key = os.environ.get(WARM_UP_VARIABLE)
-        threads = self.config.threads or threads_per_worker(context.model_yaml_config)
+        serving = ServingSettings.from_mapping(context.model_yaml_config)
+        threads = self.config.threads or threads_per_worker(serving.workers)
         set_threads(threads)
         keep_freed_memory()
         self._version = str(context.manifest["model"].get("modelVersion", ""))
@@ -91,7 +93,7 @@ class OffpathClassifier(ImageClassifier):
             self._make_runner(context),
             self._labels(),
             threads,
-            batch_s=decode_budget_s(context.model_yaml_config),
+            batch_s=decode_budget_s(serving.response_timeout_s),
         )
         self.pipeline.warm_up(warm_up_payloads(*self.config.input_geometry.shape[:2]))
         self._metrics = MetricsEmitter(

@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from offpath.archive.model_config import SERVER_SETTINGS
 from offpath.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.handler.process.host_limits import count_cores
+from offpath.handler.serving_settings import RANGES
 from offpath.profiling.core.experiment import Observer
 from offpath.profiling.core.run import Cell, Failure, Figures, Run
 from offpath.profiling.core.workplace import work_folder
@@ -59,9 +59,9 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 MAX_BATCH_DELAYS_MS = (1, 2, 5, 10, 20)
 # Field of a setting -> limits of TorchServe and of handler/config.py.
 LIMITS = {
-    "batch_size": SERVER_SETTINGS["batchSize"],
-    "max_batch_delay_ms": SERVER_SETTINGS["maxBatchDelay"],
-    "workers": SERVER_SETTINGS["maxWorkers"],
+    "batch_size": RANGES["batch_size"],
+    "max_batch_delay_ms": RANGES["max_batch_delay_ms"],
+    "workers": RANGES["max_workers"],
     "threads": (0, 256),
 }
 # Random settings before Optuna's model of the results is of use.

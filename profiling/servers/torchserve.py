@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from offpath.errors import ExpectedError
+from offpath.handler.serving_settings import ServingSettings, name_keys
 from offpath.profiling.load.call import Call
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.load.window import BESIDE, Groups
@@ -133,7 +134,7 @@ class TorchServeAdapter(Adapter):
         """The model-config.yaml that the .mar gets; empty for none."""
         if not self.archive_settings:
             return {}
-        return {**self.archive_settings, "batchSize": self.batch_size}
+        return {**self.archive_settings, **name_keys(batch_size=self.batch_size)}
 
     def why_not(self) -> str | None:
         try:
@@ -168,7 +169,7 @@ class TorchServeAdapter(Adapter):
             with make_server(self._make_settings(beside)) as server:
                 if not self.stock and not isinstance(server, GranianServer):
                     # `offpath serve` announces a server after this.
-                    workers = int(self.archive_settings.get("minWorkers", 1))
+                    workers = ServingSettings.from_mapping(self.archive_settings).min_workers
                     warm_up(server.inference_url, archives.NAME, workers)
                 yield RunningTorchServe(server, beside, began_s)
 

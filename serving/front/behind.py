@@ -8,12 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from offpath.archive.mar_file import MarFile, read_archives
+from offpath.archive.mar_file import read_archives
 from offpath.errors import ExpectedError
-from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
 from offpath.handler.wire_names import FOLDER_VARIABLE, KEY_VARIABLE
-from offpath.serving.front.splits import check_splits
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
+from offpath.serving.front.splits import check_splits
 from offpath.serving.granian.slots import WORKER, ServedModel, plan_models
 from offpath.serving.torchserve.management import ModelStatus
 from offpath.serving.torchserve.server import TorchServe
@@ -96,7 +95,7 @@ def look_behind(settings: ServerSettings, door: DoorSettings) -> Behind:
     return Behind(
         hand_over=hand_over,
         max_body_bytes=limit,
-        answer_timeout_s=max(map(_response_timeout_s, archives)) * WAITING_BATCHES,
+        answer_timeout_s=max(one.serving.response_timeout_s for one in archives) * WAITING_BATCHES,
         # TorchServe's own queue length is meant for bodies in Java's heap; names take no room.
         queue=max(door.queue, own_queue) if hand_over else own_queue,
         only_model=_only_model([name for name, _ in named], door),
@@ -197,8 +196,3 @@ def _only_model(names: list[str], door: DoorSettings) -> str | None:
             f"models here are {', '.join(names)}; choose one with `offpath serve NAME`"
         )
     return names[0]
-
-
-def _response_timeout_s(archive: MarFile) -> int:
-    asked = (archive.model_config or {}).get("responseTimeout")
-    return asked if isinstance(asked, int) and asked > 0 else DEFAULT_RESPONSE_TIMEOUT_S

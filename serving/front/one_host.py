@@ -12,7 +12,6 @@ from pathlib import Path
 
 from offpath.errors import ExpectedError
 from offpath.serving.client import Client
-from offpath.serving.front.splits import check_splits, describe_change, judge_canaries, parse_split
 from offpath.serving.front.behind import (
     check_successor,
     describe_models,
@@ -25,6 +24,7 @@ from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.reload_requests import ReloadRequests
 from offpath.serving.front.rotation import Rotation, Starting
+from offpath.serving.front.splits import check_splits, describe_change, judge_canaries, parse_split
 from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.process.ports import check_port_free, resolve_ports
 from offpath.serving.torchserve.management import ModelStatus

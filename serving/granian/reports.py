@@ -128,7 +128,7 @@ class Reports:
             "modelName": model.name,
             "modelVersion": model.version,
             "modelUrl": model.archive,
-            **model.settings,
+            **model.settings.list_numbers(),
             "workers": [
                 {"status": self._read_status(slot), "pid": pid, "gpu": is_gpu}
                 for slot, (pid, _) in ready.items()

@@ -135,7 +135,7 @@ class Supervisor:
         if slot.listener is None and slot.quick_ends < 2:
             slot.listener = open_listener(slot.plan["listen"])
         slot.began_s = time.monotonic()
-        limit_s = slot.plan["settings"]["startupTimeout"]
+        limit_s = slot.plan["settings"]["startup_timeout_s"]
         self.deadlines[slot.plan["number"]] = slot.began_s + limit_s
         # Otherwise a SIGTERM could run this process's handler in the worker.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])

@@ -100,9 +100,9 @@ class App:
         settings = ServiceSettings(
             name=slot["name"],
             version=slot["version"],
-            batch_size=slot["settings"]["batchSize"],
-            max_batch_delay_ms=slot["settings"]["maxBatchDelay"],
-            response_timeout_s=slot["settings"]["responseTimeout"],
+            batch_size=slot["settings"]["batch_size"],
+            max_batch_delay_ms=slot["settings"]["max_batch_delay_ms"],
+            response_timeout_s=slot["settings"]["response_timeout_s"],
             max_body_bytes=plan["max_body_bytes"],
             most_requests=slot["queue"],
             has_door=plan["has_door"],
@@ -209,7 +209,7 @@ def run_worker(
         began_s = time.monotonic()
         handler = ArchivedHandler(
             Path(slot["folder"]),
-            batch_size=slot["settings"]["batchSize"],
+            batch_size=slot["settings"]["batch_size"],
             gpu=choose_gpu(slot),
             make_metric=partial(SummedMetric, sums),
             name=slot["name"],
@@ -264,8 +264,9 @@ async def serve(
 
 def choose_gpu(slot: dict[str, Any]) -> int | None:
     """Returns the index of a worker's GPU, in turn as with TorchServe; None for the CPU."""
-    gpus = list_gpus(slot["device"], slot["device_ids"])
-    number = slot["number"] - (slot["first_slot"] if slot["device_ids"] else 0)
+    device, ids = slot["settings"]["device_type"], slot["settings"]["device_ids"]
+    gpus = list_gpus(device, ids)
+    number = slot["number"] - (slot["first_slot"] if ids else 0)
     return gpus[number % len(gpus)] if gpus else None
 
 

@@ -24,6 +24,7 @@ import yaml
 from ts.context import Context, RequestProcessor
 from ts.metrics.metric_cache_errors import MetricsCacheKeyError
 
+from offpath.handler.serving_settings import ServingSettings
 from offpath.handler.wire_names import RECEIVED_HEADER, WARM_UP_HEADER, WARM_UP_VARIABLE
 from offpath.serving.service.messages import Reply, Request
 
@@ -136,7 +137,7 @@ def make_context(
         name or model["modelName"],
         str(folder),
         manifest,
-        batch_size or config.get("batchSize", 1),
+        batch_size or ServingSettings.from_mapping(config).batch_size,
         gpu,
         None,
         metrics=MetricsCache(make_metric),

@@ -700,9 +700,7 @@ def test_workers_take_gpus_as_torchserves_do(
 ) -> None:
     """`addThreads` of TorchServe's WorkLoadManager.java, for a model whose first slot is 4."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: count)
-    slots = [
-        {"device": "gpu", "device_ids": ids, "number": number, "first_slot": 4}
-        for number in numbers
-    ]
+    settings = {"device_type": "gpu", "device_ids": ids}
+    slots = [{"settings": settings, "number": number, "first_slot": 4} for number in numbers]
     assert [choose_gpu(slot) for slot in slots] == gpus
-    assert choose_gpu({**slots[0], "device": "cpu"}) is None
+    assert choose_gpu({**slots[0], "settings": {**settings, "device_type": "cpu"}}) is None
