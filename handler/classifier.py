@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -178,7 +179,7 @@ class OffpathClassifier(ImageClassifier):
         total_s = batch.timer.elapsed_s()
         if not all(isinstance(item.error, DeadlineExceeded) for item in batch.items):
             self._deadlines.learn(total_s)
-        if self._door is None and getattr(context, "cl_socket", None) is not None:
+        if self._door is None and self._connection is not None:
             # Under TorchServe this is the first that we see of a request.
             for item in batch.items:
                 status = item.error.status if item.error else 200
@@ -199,9 +200,8 @@ class OffpathClassifier(ImageClassifier):
         Args:
             batch: None if the rows could not be made into a batch.
         """
-        health, connection = self.health, getattr(context, "cl_socket", None)
-        was_sick = health.diagnosis is not None
-        if was_sick and connection is not None:
+        health, was_sick = self.health, self.health.diagnosis is not None
+        if was_sick and self._connection is not None:
             # The thread that ends this process was late. A reply would only bring the next batch.
             os._exit(EXIT_STATUS)
         item_error = health.fail_batch(error, is_model=batch is not None)
@@ -221,9 +221,14 @@ class OffpathClassifier(ImageClassifier):
             logger.error(text, health.diagnosis)
             self._metrics.count("offpath_sick_workers_total")
             self._metrics.write()  # the process ends before its thread would
-            if connection is not None:  # other servers have none, and ask for the diagnosis
-                end_after_reply(connection)
+            if self._connection is not None:  # other servers ask for the diagnosis
+                end_after_reply(self._connection)
         return bodies
+
+    @property
+    def _connection(self) -> socket.socket | None:
+        """TorchServe's connection to this worker; None on other servers."""
+        return getattr(self.context, "cl_socket", None)
 
     def count_requests(self, status: int, seconds: float, number: int = 1) -> None:
         """Counts the time of answered requests; for servers that know when a request came."""

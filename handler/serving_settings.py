@@ -1,4 +1,4 @@
-"""What model-config.yaml says to a server: workers, batches, time-outs and devices.
+"""Reads what model-config.yaml says to a server: workers, batches, time-outs and devices.
 
 It lies beside HandlerConfig, because workers read some of these settings too, and a worker has
 nothing of ours but the handler. Each setting has one default, on every server: TorchServe's for a
