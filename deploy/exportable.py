@@ -50,7 +50,7 @@ REQUIREMENTS = (
 # Ray's and Triton's own limits are lower.
 MOST_REQUESTS = 1_000_000
 # Values of the setting `engine` that are also the name of a package; docs/engines.md.
-ENGINES = ("openvino", "onnxruntime", "tensorrt")
+ENGINES = ("openvino", "onnxruntime")
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ class OffpathClassifier(ImageClassifier):
         data: Sequence[Mapping[str, Any]],
         context: Context,
     ) -> list[bytes]:
-        """Sets what TorchServe sends, and records, counts and traces the batch."""
+        """Sets what TorchServe sends, and records and counts the batch."""
         # For the client and the log's records, so both see 0 for the stages that come later: a
         # reply cannot hold the time of its own log entry. The metrics below have all stages.
         timings = batch.timer.read()

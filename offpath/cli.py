@@ -15,11 +15,7 @@ import traceback
 
 import click
 
-from offpath.commands.explained_errors import (
-    explain_full,
-    explain_missing,
-    explain_path,
-)
+from offpath.commands.explained_errors import explain_missing, explain_os_error
 from offpath.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.serving.printable import printable_lines
 
@@ -93,15 +89,13 @@ def run(argv: list[str] | None = None) -> None:
     except ExpectedError as error:
         sys.exit(say(error))
     except Exception as error:
+        explained: ExpectedError | None = None
         if isinstance(error, ModuleNotFoundError):
-            missing = explain_missing(error)
-            if missing is not None:
-                sys.exit(say(missing))
-        if isinstance(error, OSError):
-            arguments = sys.argv[1:] if argv is None else argv
-            unfit = explain_path(error, arguments) or explain_full(error)
-            if unfit is not None:
-                sys.exit(say(unfit))
+            explained = explain_missing(error)
+        elif isinstance(error, OSError):
+            explained = explain_os_error(error)
+        if explained is not None:
+            sys.exit(say(explained))
         traceback.print_exc()
         click.echo("offpath: this is a bug; the traceback above says where", err=True)
         sys.exit(3)

@@ -30,7 +30,6 @@ IMAGE_CONTENT_TYPE = "application/octet-stream"
 DEFAULT_MODEL = "classifier"
 # TorchServe's reply to `/invocations` unless it was started with exactly one model.
 NO_MODEL_NAMED = "model_name is required"
-MANAGEMENT_PORT = 8081
 LOOK_UP_TIMEOUT_S = 5.0
 # Statuses after which another host, or the same host later, may answer. TorchServe says 500 when a
 # worker dies, and Ray Serve's proxy says 500 where others say 502 to 504.
@@ -86,8 +85,7 @@ class ModelNotNamed(Exception):
         super().__init__(
             f"the server has several models; name one of {', '.join(names)}"
             if names
-            else "the server does not list its models and has none named "
-            f"{DEFAULT_MODEL!r}; name the model"
+            else "the server does not list its models; name the model"
         )
         self.names = names
 
@@ -188,7 +186,7 @@ class Client:
             # A front door lists its models; another kind of server may not.
             names = list_models(self._http, self.url) or [DEFAULT_MODEL]
         elif NO_MODEL_NAMED in (prediction.error or ""):
-            names = self._find_models()  # models that were registered after the start
+            names = []
         else:
             return prediction
         if len(names) != 1:
@@ -236,18 +234,9 @@ class Client:
             raise ServerUnreachable(f"no answer from {url}: {error}") from error
         return parse_reply(reply, (time.perf_counter() - start) * 1e3, tries)
 
-    def _find_models(self) -> list[str]:
-        """Returns the models' names if the management API can be reached on its usual ports."""
-        base = self.url
-        with httpx.Client(trust_env=False) as http:
-            for port in dict.fromkeys([(base.port or 80) + 1, MANAGEMENT_PORT]):
-                if names := list_models(http, base.copy_with(port=port)):
-                    return names
-        return []
-
 
 def list_models(http: httpx.Client, url: httpx.URL) -> list[str]:
-    """Returns the models' names from a front door or a management API; empty if it lists none."""
+    """Returns the names of a front door's models; empty if the server lists none."""
     with contextlib.suppress(httpx.HTTPError, ValueError, KeyError, TypeError):
         reply = http.get(url.copy_with(path="/models"), timeout=LOOK_UP_TIMEOUT_S)
         return [str(one["modelName"]) for one in reply.json()["models"]]

@@ -99,7 +99,7 @@ def load_pretrained(folder: Path, say: Say) -> PretrainedFolder:
             f"--model {folder.name}: its weights lack {', '.join(missing[:3])}; expected the folder"
             " of a trained image classifier"
         )
-    labels = list(tell_apart(model.config.id2label).values())
+    labels = tell_apart([*model.config.id2label.values()])
     handler = _read_preprocessing(folder.name, processor, model.config)
     # As ImageClassificationPipeline decides it.
     is_several = model.config.problem_type == "multi_label_classification"

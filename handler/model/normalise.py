@@ -57,21 +57,14 @@ class ImageModel(torch.nn.Module):
     Args:
         model: maps normalised [batch, channels, height, width] to logits.
         config: gives mean, std, and the scale and the order of the channels.
-        dtype: type that the model computes in; the caller converts its weights.
     """
 
     scale: torch.Tensor
     bias: torch.Tensor
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        config: HandlerConfig,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, config: HandlerConfig) -> None:
         super().__init__()
         self.model = model
-        self._dtype = dtype
         self._is_bgr = config.channel_order == "bgr"
         scale, bias = scale_and_bias(config)
         self.register_buffer("scale", scale.view(1, -1, 1, 1))
@@ -83,6 +76,5 @@ class ImageModel(torch.nn.Module):
         planes = images.permute(0, 3, 1, 2).float()
         if self._is_bgr:
             planes = planes[:, [2, 1, 0]]
-        normalised = (planes * self.scale + self.bias).to(self._dtype)
-        logits: torch.Tensor = self.model(normalised).float()
+        logits: torch.Tensor = self.model(planes * self.scale + self.bias).float()
         return logits

@@ -38,13 +38,6 @@ if TYPE_CHECKING:  # these modules import torch
     "torchvision: and timm: models]",
 )
 @click.option(
-    "--weights-key",
-    metavar="KEY",
-    help="The part of a checkpoint to load, with dots between dicts; for example `ema` for moving "
-    "averages. A message says which part was used.  [default: the trained weights if there are "
-    "any]",
-)
-@click.option(
     "--from",
     "old",
     type=Path,
@@ -87,8 +80,8 @@ if TYPE_CHECKING:  # these modules import torch
 )
 @click.option(
     "--engine",
-    help="The engine that runs the model: auto, eager, compiled, onnxruntime, openvino or "
-    "tensorrt.  [default: the preset's, or auto: OpenVINO if it is installed and the model gains]",
+    help="The engine that runs the model: auto, eager, openvino, or onnxruntime for an ONNX file.  "
+    "[default: the preset's, or auto: OpenVINO if it is installed and the model gains]",
 )
 @click.option(
     "--precision",
@@ -153,7 +146,6 @@ def command(**options: Any) -> None:
       offpath archive --model resnet50 --weights pretrained --preset t4
       offpath archive --model net.py --weights net.pt --labels classes.txt --name defects
       offpath archive --model net.py:make_model --weights last.ckpt --set image_size=384
-      offpath archive --model net.py --weights last.ckpt --weights-key ema
       offpath archive --model ./my-vit/ --name pets
       offpath archive --model grey.py --weights g.pt --set channels=1 --set mean=0.5 --set std=0.5
       offpath archive --from old.mar --output new-store
@@ -187,7 +179,7 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
     old = _unpack_old(options, folder)
     if old is not None:
         options = _take_from(old, options)
-    labels = read_labels(options["labels"]) if options["labels"] else None
+    labels = read_labels(options["labels"], _say) if options["labels"] else None
     preset = load_preset(options["preset"])
     settings = _handler_settings(options)
     server = {**(old.server if old else {}), **_server_settings(options)}
@@ -205,7 +197,7 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
         # What can be refused without running a stranger's code is refused before that.
         make_model_config(preset, server, settings)
         _say(f"running {old.model.name} of {options['old']}, which is Python code")
-    source = load_model_source(options["model"], options["weights"], _say, options["weights_key"])
+    source = load_model_source(options["model"], options["weights"], _say)
     settings = merge_preprocessing(source.handler, settings)
     spec = ArchiveSpec(
         name=name,
@@ -233,11 +225,10 @@ def _unpack_old(options: dict[str, Any], folder: Path) -> OldArchive | None:
     if options["old"] is None:
         return None
     context = click.get_current_context()
-    for name in ("model", "weights", "weights_key"):
+    for name in ("model", "weights"):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            option = name.replace("_", "-")
             raise click.UsageError(
-                f"--from takes the model from the old archive; leave --{option} out"
+                f"--from takes the model from the old archive; leave --{name} out"
             )
     return unpack(options["old"], folder, options["custom_handler"] is not None)
 

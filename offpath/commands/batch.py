@@ -13,9 +13,8 @@ import click
 
 from offpath.commands.progress import counting_bar
 from offpath.commands.shared_options import json_option
-from offpath.errors import ExpectedError, MissingPackage, WrongOption
+from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.process.host_limits import count_cores
-from offpath.handler.process.lazy_imports import is_installed
 from offpath.serving.storage import S3, Storage, explain, read_s3_options, split_name
 
 if TYPE_CHECKING:
@@ -26,13 +25,6 @@ if TYPE_CHECKING:
 @click.argument("mar", type=click.Path(path_type=Path, dir_okay=False))
 @click.argument("place", metavar="INPUT")
 @click.argument("output")
-@click.option(
-    "--format",
-    type=click.Choice(("jsonl", "parquet")),
-    default="jsonl",
-    show_default=True,
-    help="Format of the results. Parquet needs the extra `report`.",
-)
 @click.option(
     "--max-errors",
     default=0,
@@ -60,8 +52,8 @@ def command(mar: Path, place: str, output: str, **options: Any) -> None:
     MAR is an archive of `offpath archive`. INPUT is a folder (all images in it, recursively),
     s3://BUCKET/PREFIX, or a text file with a path or s3:// name per line. Only in a list, images
     may have names that do not end like those of images. OUTPUT is a folder or s3://BUCKET/PREFIX.
-    It gets files with one row per image: the status and the answer that a server would have sent.
-    The prediction log gets no records.
+    It gets JSON Lines with one row per image: the status and the answer that a server would have
+    sent. The prediction log gets no records.
 
     If the command is interrupted or killed, run it again: it continues with the parts that are
     missing in OUTPUT, without a lost or doubled image. It then classifies the images that it
@@ -73,11 +65,9 @@ def command(mar: Path, place: str, output: str, **options: Any) -> None:
     \b
     Examples:
       offpath batch classifier.mar photos/ results/
-      offpath batch classifier.mar s3://bucket/photos s3://bucket/labels --format parquet
+      offpath batch classifier.mar s3://bucket/photos s3://bucket/labels
       offpath batch classifier.mar list.txt results/ --max-errors 100 --json
     """
-    if options["format"] == "parquet" and not is_installed("duckdb"):
-        raise MissingPackage("duckdb", "report")
     for name in (place, output):
         if name.startswith(S3) and not split_name(name)[0]:
             raise WrongOption(f"{name!r} has no bucket; expected s3://BUCKET/PREFIX")
@@ -121,7 +111,6 @@ def classify_all(mar: Path, place: str, output: str, options: dict[str, Any]) ->
         # Of a relative path, another folder of the next start would make another place.
         "input": place if place.startswith(S3) else str(Path(place).absolute()),
         "archive": hashlib.sha256(mar.read_bytes()).hexdigest(),
-        "format": options["format"],
     }
     with storage.hold(output):
         manifest = find_manifest(storage, output, wanted, workers)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import tempfile
-from collections.abc import Iterable
-from pathlib import Path
 
 from offpath.errors import ExpectedError, MissingPackage, WrongOption
 
@@ -19,7 +17,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "s3": ("aiobotocore", "boto3", "botocore", "zstandard"),
     "granian": ("granian", "uvloop"),
     "openvino": ("openvino",),
-    "onnxruntime": ("onnx", "onnxruntime", "onnxscript"),
+    "onnxruntime": ("onnx", "onnxruntime"),
     "int8": ("nncf",),
     "transformers": ("transformers",),
     "otel": ("opentelemetry",),
@@ -46,29 +44,10 @@ def explain_missing(error: ModuleNotFoundError) -> MissingPackage | None:
     return None if extra is None else MissingPackage(module, extra)
 
 
-def explain_path(error: OSError, arguments: Iterable[str]) -> WrongOption | None:
-    """Turns an OSError on a path that the user passed into a usage error.
-
-    Args:
-        error: the failure.
-        arguments: the command line. An error in a folder above an argument's path, or in a file
-            below it, belongs to that argument.
-
-    Returns:
-        None if no argument names the path, which is a bug.
-    """
-    if error.errno not in PATH_ERRORS or not isinstance(error.filename, str):
-        return None
-    path = Path(error.filename).absolute()
-    for argument in arguments:
-        passed = Path(argument.partition("=")[2] or argument).absolute()
-        if passed.is_relative_to(path) or path.is_relative_to(passed):
-            return WrongOption(f"{error.filename!r}: {error.strerror}")
-    return None
-
-
-def explain_full(error: OSError) -> ExpectedError | None:
-    """Turns the error of a disk without room into one that says which disk."""
+def explain_os_error(error: OSError) -> ExpectedError | None:
+    """Says which path cannot be used, or which disk has no room; None for other failures."""
+    if error.errno in PATH_ERRORS and isinstance(error.filename, str):
+        return WrongOption(f"{error.filename!r}: {error.strerror}")
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return None
     place = error.filename2 or error.filename or tempfile.gettempdir()

@@ -13,7 +13,7 @@ import os
 import signal
 import tempfile
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -36,11 +36,7 @@ from offpath.serving.storage import READERS, Storage, explain
 CHUNK = 8
 # Chunks of a part that are being read, or wait in memory.
 CHUNKS_AHEAD = 16
-# Keys of a row, and their types in a Parquet file as DuckDB names them.
-COLUMNS = {
-    **{"input": "VARCHAR", "status": "SMALLINT", "label": "VARCHAR"},
-    **{"score": "DOUBLE", "error": "VARCHAR", "answer": "VARCHAR"},
-}
+KEYS = ("input", "status", "label", "score", "error", "answer")
 BUSY = 503
 # Imported once, and shared by all workers.
 PRELOADED = ["torchvision", "simplejpeg", "boto3", __name__]
@@ -92,10 +88,7 @@ class PartRunner:
         images = self._read_ahead(names)
         while batch := list(islice(images, self._job.batch_size)):
             rows += self._answer(batch)
-        content = b"".join(rows)
-        if part.endswith(".parquet"):
-            content = make_parquet(content)
-        self._storage.write(f"{self._job.output}/{part}", content)
+        self._storage.write(f"{self._job.output}/{part}", b"".join(rows))
 
     def _read_ahead(self, names: Sequence[str]) -> Iterator[tuple[str, bytes | str]]:
         """Yields each name with its content, or with the reason why it cannot be read."""
@@ -139,7 +132,7 @@ class PartRunner:
 def make_row(name: str, status: int, body: bytes) -> bytes:
     """Encodes the row of an image as a line, from status and body of a server's reply."""
     reply = orjson.loads(body)
-    row = dict.fromkeys(COLUMNS)
+    row: dict[str, Any] = dict.fromkeys(KEYS)
     # The name of a file need not be text.
     row |= {"input": os.fsencode(name).decode("utf-8", "replace"), "status": status}
     if status != 200:
@@ -149,32 +142,6 @@ def make_row(name: str, status: int, body: bytes) -> bytes:
         row["label"], row["score"] = next(iter(reply.items()))
     row["answer"] = orjson.Fragment(body)
     return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def make_parquet(lines: bytes) -> bytes:
-    import duckdb
-
-    with tempfile.TemporaryDirectory(prefix="offpath-batch-") as folder:
-        rows, parquet = f"{folder}/rows.jsonl", Path(folder) / "rows.parquet"
-        Path(rows).write_bytes(lines)
-        with duckdb.connect(config={"threads": 1}) as base:
-            read = base.read_json(rows, format="newline_delimited", columns=COLUMNS)
-            read.write_parquet(str(parquet), compression="zstd")
-        return parquet.read_bytes()
-
-
-def count_rows(part: str, content: bytes) -> Counter[str | None]:
-    """Counts the rows of a part's file by the type of the error; None for an answer."""
-    if not part.endswith(".parquet"):
-        return Counter(orjson.loads(line)["error"] for line in content.splitlines())
-    import duckdb
-
-    with tempfile.NamedTemporaryFile(suffix=".parquet") as file:
-        file.write(content)
-        file.flush()
-        with duckdb.connect(config={"threads": 1}) as base:
-            counts = base.read_parquet(file.name).aggregate("error, count(*)")
-            return Counter(dict(counts.fetchall()))
 
 
 # Of a worker: the arguments of its runner, and the runner once the model is loaded.

@@ -233,16 +233,12 @@ def check_answers(spec: ArchiveSpec, folder: Path, said: list[str]) -> dict[str,
 def test_bundled_photographs_check_answers_and_settle_what_is_open(
     make_spec: MakeSpec, tmp_path: Path
 ) -> None:
-    pytest.importorskip("onnxruntime")
+    pytest.importorskip("openvino")
     said: list[str] = []
-    spec = make_spec(engine="onnxruntime", activation="auto")
+    spec = make_spec(engine="openvino", activation="auto")
     section = check_answers(spec, tmp_path, said)
-    assert section == {
-        "engine": "onnxruntime",
-        "activation": "softmax",
-        "precision": "fp32",
-    }
-    assert "engine onnxruntime fp32: on 16 photographs" in said[-1]
+    assert section == {"engine": "openvino", "activation": "softmax"}
+    assert any("engine openvino fp32: on 16 photographs" in line for line in said)
     # The spec is as it was.
     assert spec.config.settings["handler"]["activation"] == "auto"
 

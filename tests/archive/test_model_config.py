@@ -146,10 +146,10 @@ def test_values_derived_from_a_replaced_setting_are_dropped(
 
 
 def test_completed_settings_are_a_copy_and_hold_only_what_changed() -> None:
-    config = make_model_config(load_preset("cpu"), {}, {"engine": "compiled"})
+    config = make_model_config(load_preset("cpu"), {}, {"engine": "openvino"})
     completed = config.with_handler(precision="fp32", activation="softmax")
-    assert config.settings["handler"] == {"engine": "compiled"}
+    assert config.settings["handler"] == {"engine": "openvino"}
     assert config.handler.precision == "auto"
     # softmax is in force already.
-    assert completed.settings["handler"] == {"engine": "compiled", "precision": "fp32"}
+    assert completed.settings["handler"] == {"engine": "openvino", "precision": "fp32"}
     assert completed.handler.precision == "fp32"

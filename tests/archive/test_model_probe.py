@@ -278,13 +278,13 @@ def test_threshold_is_refused_if_auto_becomes_softmax(
 def test_graph_is_held_to_the_scores_that_are_answered(
     photographs: np.ndarray, tmp_path: Path, head: str, activation: str
 ) -> None:
-    pytest.importorskip("onnxruntime")
+    pytest.importorskip("openvino")
     model = Tiny(head).eval()
     settings = {**SETTINGS, "activation": activation}
     config = HandlerConfig.from_mapping(settings, environ={})
     said: list[str] = []
     sets = PhotographSets(photographs, photographs)
-    plan = EnginePlan("onnxruntime", "fp32")
+    plan = EnginePlan("openvino", "fp32")
     build_engine_folder(plan, model, config, sets, tmp_path / "engine", said.append)
     assert "changes the best class of none of them" in said[-1]
     stored = load_parity_set(tmp_path / "engine", config)

@@ -48,8 +48,8 @@ def measure_in_time(url: str, folder: Path, clients: int, rate: float | None) ->
     image = folder / "image.jpg"
     image.write_bytes(jpeg())
     load = Load(seconds=SECONDS, warm_up_s=5, rate=rate)
-    plan = load.plan(url, (image,), clients, timeout_s=20.0)
-    sample = LocustGenerator().run(plan, Nobody())
+    window = load.for_window(url, (image,), clients, timeout_s=20.0)
+    sample = LocustGenerator().run(window, Nobody())
     in_time = sum(ms <= BOUND_MS for ms in sample.latencies_ms)
     print(f"rate {rate}: {in_time / SECONDS:.1f} in time/s, {sample.statuses}")
     return in_time / SECONDS

@@ -45,8 +45,8 @@ def test_the_first_seconds_after_ready_reach_the_steady_rate(name: str, tmp_path
         rates = []
         with server.running() as running:
             for load in (FIRST, STEADY):
-                plan = load.plan(running.predict_url, bodies, CLIENTS)
-                sample = wrk.run(plan, SilentWatcher())
+                window = load.for_window(running.predict_url, bodies, CLIENTS)
+                sample = wrk.run(window, SilentWatcher())
                 assert not sample.failures
                 rates.append(sample.ok / sample.elapsed_s)
         shares.append(rates[0] / rates[1])

@@ -48,7 +48,7 @@ def make_plan(loop: str, url: str, path: Path) -> WindowLoad:
     """Plans a time for about REQUESTS requests."""
     if loop == "open":
         load = Load(seconds=REQUESTS / OPEN_RATE, warm_up_s=0, rate=OPEN_RATE)
-        return load.plan(url, (path,), OPEN_CLIENTS)
+        return load.for_window(url, (path,), OPEN_CLIENTS)
     seconds = round(REQUESTS * sum(DELAYS_S) / len(DELAYS_S) / CLIENTS)
     return Load(seconds=seconds, warm_up_s=0).plan(url, (path,), CLIENTS)
 

@@ -16,24 +16,17 @@ if TYPE_CHECKING:  # settings are checked without torch
 # Engine -> the precisions it can run.
 PRECISIONS: dict[str, tuple[str, ...]] = {
     "eager": ("fp32", "bf16", "fp16"),
-    "compiled": ("fp32", "bf16", "fp16"),
-    "onnxruntime": ("fp32", "int8"),
+    "onnxruntime": ("fp32",),
     "openvino": ("fp32", "bf16", "int8"),
-    "tensorrt": ("fp32", "fp16"),
 }
 ENGINES = tuple(PRECISIONS)
 
 FOLDER = "engine"
 INPUT, OUTPUT = "images", "logits"
 PARITY_FILE = "parity.npz"
-# OpenVINO lowers fp32 to bf16 itself, TensorRT to fp16.
-_STORED_AS = {("openvino", "bf16"): "fp32", ("tensorrt", "fp16"): "fp32"}
-_SUFFIXES = {
-    "compiled": "pt2",
-    "onnxruntime": "onnx",
-    "openvino": "xml",
-    "tensorrt": "onnx",
-}
+# OpenVINO lowers fp32 to bf16 itself.
+_STORED_AS = {("openvino", "bf16"): "fp32"}
+_SUFFIXES = {"onnxruntime": "onnx", "openvino": "xml"}
 
 
 class EngineUnavailable(Exception):

@@ -108,7 +108,6 @@ def test_settings_follow_from_a_fixed_input(
             {"engine": "eager"},
             "--engine eager --precision auto: an ONNX model is run by",
         ),
-        ({"engine": "tensorrt"}, "an ONNX model is run by onnxruntime in fp32"),
         ({"precision": "int8"}, "an ONNX model is run by onnxruntime in fp32"),
         ({"precision": "fp16"}, "--precision 'fp16': --engine onnxruntime has fp32"),
         ({"explanations": True}, "explanations need the gradients of a PyTorch model"),

@@ -8,10 +8,8 @@ import os
 import subprocess
 import sys
 import tracemalloc
-from collections import Counter
 from pathlib import Path
 
-import duckdb
 import httpx
 import pytest
 
@@ -20,13 +18,13 @@ from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.log_settings import S3Options
 from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.offline.manifest import MANIFEST, count_results, find_manifest, list_images
-from offpath.serving.offline.part_runner import count_rows, make_parquet, make_row
+from offpath.serving.offline.part_runner import make_row
 from offpath.serving.storage import Storage, read_s3_options, split_name
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.images import accepted, jpeg, rejected
 
 FILES = Storage(S3Options())
-WANTED = {"input": "in", "archive": "0" * 64, "format": "jsonl"}
+WANTED = {"input": "in", "archive": "0" * 64}
 STORED = {**WANTED, "part_size": 16, "images": ["in/a.jpg"]}
 
 
@@ -219,18 +217,3 @@ def test_an_objects_key_may_hold_any_character() -> None:
 def test_a_row_has_the_best_label_where_the_answer_has_one(body: bytes, label: tuple) -> None:
     row = json.loads(make_row("a", 200, body))
     assert (row["label"], row["score"], row["answer"]) == (*label, json.loads(body))
-
-
-def test_parquet_has_the_columns_of_the_rows(tmp_path: Path) -> None:
-    error = b'{"code":415,"type":"UnsupportedFormat","message":"no"}'
-    lines = make_row("a\udcff'ä", 200, b'{"x\xc3\xa4":0.5}') + make_row("b", 415, error)
-    content = make_parquet(lines)
-    (tmp_path / "a.parquet").write_bytes(content)
-    found = duckdb.read_parquet(str(tmp_path / "a.parquet"))
-    assert found.columns == ["input", "status", "label", "score", "error", "answer"]
-    assert found.fetchall() == [
-        ("a�'ä", 200, "xä", 0.5, None, '{"xä":0.5}'),
-        ("b", 415, None, None, "UnsupportedFormat", error.decode()),
-    ]
-    expected = Counter({None: 1, "UnsupportedFormat": 1})
-    assert count_rows("a.parquet", content) == count_rows("a.jsonl", lines) == expected
