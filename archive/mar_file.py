@@ -11,11 +11,13 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from offpath.archive.bounded_yaml import load_yaml
 from offpath.errors import ExpectedError, WrongOption
+from offpath.handler.serving_settings import ServingSettings
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 OUR_HANDLER = "offpath/handler/classifier.py"
@@ -56,6 +58,11 @@ class MarFile:
     has_our_handler: bool = False
     manifest: Mapping[str, Any] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
+
+    @cached_property
+    def serving(self) -> ServingSettings:
+        """The settings for servers in its model-config.yaml, the defaults without one."""
+        return ServingSettings.from_mapping(self.model_config or {})
 
     @property
     def lacks_labels(self) -> bool:

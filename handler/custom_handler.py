@@ -1,4 +1,4 @@
-"""Custom handlers: subclasses of OffpathClassifier that decide the content of each answer.
+"""Custom handlers: subclasses of OffpathClassifier that decide the content of each reply.
 
     class Defects(OffpathClassifier):
         def postprocess_item(self, result: Result) -> object:
@@ -79,8 +79,8 @@ class CustomHandler(Protocol):
         """Returns the body of the reply, as a value that JSON can hold."""
 
 
-class CustomAnswers:
-    """Asks a custom handler for each item's answer, and confines its failures to their items."""
+class CustomReplies:
+    """Asks a custom handler for each item's reply, and confines its failures to their items."""
 
     def __init__(self, handler: CustomHandler) -> None:
         self._handler = handler

@@ -18,10 +18,11 @@ import torch
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import BatchOutOfTime, ItemError, ModelFailed, without_frames
-from offpath.handler.image.input_maker import InputMaker, silence_decoders
+from offpath.handler.image.formats import Payload
 from offpath.handler.image.nvjpeg import DecodeTogether, DeviceDecoder, find_nvjpeg
+from offpath.handler.input_maker import InputMaker, silence_decoders
 from offpath.handler.model.batch_runner import BatchRunner
-from offpath.handler.request.payload import Payload, read_payload
+from offpath.handler.request.payload import read_payload
 from offpath.handler.response import Reply, encode_error, encode_prediction
 from offpath.handler.stages import Stage, StageTimer
 

@@ -64,7 +64,7 @@ def serve(
     sample: bool = False,
     once: bool = False,
 ) -> None:
-    """Serves until interrupted; `sample` and `once` are those of `one_host.serve_front`.
+    """Serves until interrupted; `sample` and `once` are those of `one_host.serve_behind_door`.
 
     Args:
         drain_s: seconds that requests in flight may take at the end.

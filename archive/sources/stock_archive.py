@@ -11,13 +11,16 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from offpath.archive.mar_file import MANIFEST, MarFile, read_mar, unpack_mar
-from offpath.archive.model_config import DEVICE_TYPES, SERVER_SETTINGS, is_device_ids
+from offpath.archive.model_config import SERVER_SETTINGS, check_server_setting
 from offpath.errors import WrongOption
+from offpath.handler.serving_settings import ServingSettings, name_keys
 
 STOCK_HANDLER = "image_classifier"
 LABELS_FILE = "index_to_name.json"
-# TorchServe's defaults, if neither the archive nor the register API sets them (ModelArchive.java).
-STOCK_DEFAULTS = {"batchSize": 1, "maxBatchDelay": 100}
+# What TorchServe takes for a missing key, where that depends on nothing else (ModelArchive.java).
+STOCK_DEFAULTS = name_keys(
+    batch_size=ServingSettings.batch_size, max_batch_delay_ms=ServingSettings.max_batch_delay_ms
+)
 
 
 @dataclass(frozen=True)
@@ -116,14 +119,10 @@ def _read_server(archive: MarFile) -> tuple[dict[str, Any], list[str]]:
     """Returns the settings that our archive keeps, and a line for each that it leaves out."""
     kept, changes = {}, []
     for key, value in (archive.model_config or {}).items():
-        low, high = SERVER_SETTINGS.get(key, (1, 0))
-        if type(value) is int and low <= value <= high:
+        try:
+            check_server_setting(key, value)
             kept[key] = value
-        elif key == "deviceType" and value in DEVICE_TYPES:
-            kept[key] = value
-        elif key == "deviceIds" and is_device_ids(value):
-            kept[key] = value
-        else:
+        except WrongOption:
             changes.append(f"{key}: {value!r} of model-config.yaml is left out")
     return kept, changes
 

@@ -29,10 +29,9 @@ from offpath.handler.image.decode_cost import (
     check_jpeg_cost,
     check_pixels,
 )
-from offpath.handler.image.formats import FORMATS
+from offpath.handler.image.formats import FORMATS, Payload
 from offpath.handler.image.geometry import InputGeometry, Size, both_sides
 from offpath.handler.image.tiff_cost import check_tiff_cost
-from offpath.handler.request.payload import Payload
 
 Pixels = npt.NDArray[np.uint8]
 

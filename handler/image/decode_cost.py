@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from offpath.handler.errors import ImageTooCostly, ImageTooLarge
-from offpath.handler.request.payload import Payload
+from offpath.handler.image.formats import Payload
 
 # CPU seconds that Pillow may take for one image: twice the need of 50 million 16-bit RGBA pixels.
 BUDGET_S = 1.5

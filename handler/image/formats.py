@@ -10,6 +10,8 @@ from __future__ import annotations
 # imports the other plugins by itself. It reads a JPEG with a second image inside as MPO.
 from PIL import MpoImagePlugin, TiffImagePlugin, WebPImagePlugin  # noqa: F401
 
+# The bytes of an image file, or of whatever a client sent instead.
+Payload = bytes | bytearray | memoryview
 # Pillow's name of a format -> the first bytes of its files.
 FORMATS: dict[str, tuple[bytes, ...]] = {
     "JPEG": (b"\xff\xd8",),

@@ -24,10 +24,10 @@ from offpath.handler.image.decode import (
     read_orientation,
 )
 from offpath.handler.image.decode_cost import check_jpeg_cost, check_pixels
+from offpath.handler.image.formats import Payload
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.image.torch_transform import transform_on_device
 from offpath.handler.process.sick_worker import is_out_of_memory, is_sticky
-from offpath.handler.request.payload import Payload
 
 logger = logging.getLogger(__name__)
 

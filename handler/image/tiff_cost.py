@@ -23,7 +23,7 @@ from offpath.handler.image.decode_cost import (
     count_markers,
     find_frame,
 )
-from offpath.handler.request.payload import Payload
+from offpath.handler.image.formats import Payload
 
 # The most tags in a directory, and the most strips or tiles, or numbers in all other tags. Pillow
 # makes Python objects of them: a million strips took two seconds, 2.5 million fractions eight. A

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from offpath.commands.shared_options import json_option, read_settings, settings_option
 from offpath.errors import WrongOption
+from offpath.handler.serving_settings import name_keys
 from offpath.serving.printable import printable
 
 if TYPE_CHECKING:  # these modules import torch
@@ -159,8 +160,9 @@ def command(**options: Any) -> None:
         result = {"archive": str(built.path), "bytes": size, "config": settings}
         click.echo(json.dumps(result))
         return
-    batch = f"batch {settings['batchSize']}, delay {settings['maxBatchDelay']} ms"
-    workers = f"{settings['minWorkers']} workers"
+    serving = built.config.serving
+    batch = f"batch {serving.batch_size}, delay {serving.max_batch_delay_ms} ms"
+    workers = f"{serving.min_workers} workers"
     click.echo(f"{built.path} ({size / 1e6:.1f} MB; {batch}, {workers})")
 
 
@@ -267,13 +269,12 @@ def _say(line: str) -> None:
 
 
 def _server_settings(options: dict[str, Any]) -> dict[str, Any]:
-    by_name = {
-        "batchSize": options["batch_size"],
-        "maxBatchDelay": options["max_batch_delay_ms"],
-        "minWorkers": options["workers"],
-        "maxWorkers": options["workers"],
-    }
-    return {key: value for key, value in by_name.items() if value is not None}
+    return name_keys(
+        batch_size=options["batch_size"],
+        max_batch_delay_ms=options["max_batch_delay_ms"],
+        min_workers=options["workers"],
+        max_workers=options["workers"],
+    )
 
 
 def _handler_settings(options: dict[str, Any]) -> dict[str, Any]:

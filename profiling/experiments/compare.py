@@ -23,11 +23,11 @@ from offpath.profiling.core.limits import DECODE, FORWARD
 from offpath.profiling.core.observer import Observer
 from offpath.profiling.core.run import Cell, Failure, Figures, Run
 from offpath.profiling.core.workplace import work_folder
-from offpath.profiling.load.answers import check_answers, make_checks
 from offpath.profiling.load.generators import find_generator
 from offpath.profiling.load.limits import LimitMeter, Rate
-from offpath.profiling.load.model_under_test import Answer, load_model, name_model
-from offpath.profiling.load.plan import Load
+from offpath.profiling.load.model_under_test import ExpectedReply, load_model, name_model
+from offpath.profiling.load.parameters import Load
+from offpath.profiling.load.reply_check import check_replies, make_checks
 from offpath.profiling.load.window import RunningServer, WindowWatcher, measure_load
 from offpath.profiling.load.workload import Bodies, load_workload
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
@@ -38,7 +38,7 @@ LIMIT_BATCH_SIZE = 8
 LIMIT_SECONDS = 3.0
 # Seconds of load before a window of a server that is already warm on these photographs.
 TURN_WARM_UP_S = 2.0
-# Estimated seconds of a start with the check of the answers.
+# Estimated seconds of a start with the check of the replies.
 START_S = 10.0
 # The cell of the figures of a start, which belong to no cell of the grid.
 START = Cell()
@@ -143,7 +143,7 @@ class Comparison:
         for name, adapter in self._servers.items():
             run.variants[name] = adapter.settings
         self._bodies = Bodies(folder / "bodies")
-        self._answers: dict[str, list[tuple[bytes, Answer]]] = {}
+        self._checks: dict[str, list[tuple[bytes, ExpectedReply]]] = {}
         # Servers that run side by side.
         self._kept: dict[str, Started] = {}
         self._done = 0
@@ -213,7 +213,7 @@ class Comparison:
         with adapter.running() as running:
             # A stand-in for S3 beside it was started first and does not count.
             begin_s = getattr(running, "began_s", None) or begin_s
-            check_answers(adapter.name, running.predict_url, adapter.call, checks[:1])
+            check_replies(adapter.name, running.predict_url, adapter.call, checks[:1])
             ready_s = round(time.perf_counter() - begin_s, 2)
             self._run.add(round_, name, START, {"ready_s": ready_s})
             yield Started(name, adapter, running)
@@ -253,9 +253,9 @@ class Comparison:
             warm_up_s = min(warm_up_s, TURN_WARM_UP_S)
         else:
             checks = self._make_checks(adapter, cell.workload)
-            difference = check_answers(adapter.name, url, adapter.call, checks)
+            difference = check_replies(adapter.name, url, adapter.call, checks)
             server.differences[cell.workload] = difference
-        plan = load.plan(
+        window = load.for_window(
             url,
             self._bodies.paths(self._workloads[cell.workload], adapter.call),
             cell.clients,
@@ -264,17 +264,17 @@ class Comparison:
         )
         watcher = WindowWatcher(server.name, server.running, self._observer)
         return {
-            **measure_load(watcher, plan, self._generator),
+            **measure_load(watcher, window, self._generator),
             "answer_difference": round(server.differences[cell.workload], 5),
         }
 
-    def _make_checks(self, adapter: Adapter, workload: str) -> list[tuple[bytes, Answer]]:
-        if workload not in self._answers:
+    def _make_checks(self, adapter: Adapter, workload: str) -> list[tuple[bytes, ExpectedReply]]:
+        if workload not in self._checks:
             photographs = self._workloads[workload].read()
-            self._answers[workload] = make_checks(self._model, photographs)
+            self._checks[workload] = make_checks(self._model, photographs)
         return [
-            (adapter.call.wrap(photograph) if adapter.call.wrap else photograph, answer)
-            for photograph, answer in self._answers[workload]
+            (adapter.call.wrap(photograph) if adapter.call.wrap else photograph, expected)
+            for photograph, expected in self._checks[workload]
         ]
 
 

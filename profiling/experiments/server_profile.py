@@ -21,7 +21,7 @@ from offpath.profiling.experiments.server_account import (
     read_counters,
 )
 from offpath.profiling.load.generators import find_generator
-from offpath.profiling.load.plan import Load
+from offpath.profiling.load.parameters import Load
 from offpath.profiling.load.prometheus import Snapshot, read_metrics
 from offpath.profiling.load.window import Groups, WindowWatcher, measure_load
 from offpath.profiling.load.workload import Workload, load_workload
@@ -106,7 +106,7 @@ def run_server_profile(
     """
     target = attach(choices.url, choices.metrics_url)
     # Before images are made, which takes half a minute the first time.
-    check_answers(target)
+    check_replies(target)
     workload = load_workload(choices.images, progress=observer.on_step)
     run = Run(
         EXPERIMENT,
@@ -130,7 +130,7 @@ def attach(url: str, metrics_url: str | None) -> Target:
     return Target(AttachedServer(url), path.split("/")[0], metrics_url)
 
 
-def check_answers(target: Target) -> None:
+def check_replies(target: Target) -> None:
     """Raises ExpectedError unless the model answers an image with 200."""
     url, image = target.running.predict_url, SAMPLE.read_bytes()
     headers = {"Content-Type": IMAGE_CONTENT_TYPE}
@@ -180,9 +180,9 @@ def add_account(
     """
     name, load = choices.url, choices.load
     observer.on_step(f"{name}: warm-up and {choices.duration_s:g} s of load")
-    plan = load.plan(target.running.predict_url, workload.paths, choices.clients)
+    window = load.for_window(target.running.predict_url, workload.paths, choices.clients)
     watcher = SnapshotWatcher(name, target, observer)
-    figures = measure_load(watcher, plan, find_generator(load.generator))
+    figures = measure_load(watcher, window, find_generator(load.generator))
     figures = {n: v for n, v in figures.items() if not n.startswith(NOT_OURS)}
     if len(watcher.snapshots) < 2:
         raise ExpectedError(

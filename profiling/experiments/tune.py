@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from offpath.archive.model_config import SERVER_SETTINGS
 from offpath.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.handler.process.host_limits import count_cores
+from offpath.handler.serving_settings import RANGES
 from offpath.profiling.core.observer import Observer
 from offpath.profiling.core.run import Cell, Failure, Figures, Run
 from offpath.profiling.core.workplace import work_folder
@@ -28,7 +28,7 @@ from offpath.profiling.experiments.tune_report import (
     read_trials,
 )
 from offpath.profiling.load.generators import find_generator
-from offpath.profiling.load.plan import Load
+from offpath.profiling.load.parameters import Load
 from offpath.profiling.load.window import WindowWatcher, measure_load
 from offpath.profiling.load.workload import Workload, check_workload, load_workload
 from offpath.profiling.servers.registering import (
@@ -55,9 +55,9 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 MAX_BATCH_DELAYS_MS = (1, 2, 5, 10, 20)
 # Field of a setting -> limits of TorchServe and of handler/config.py.
 LIMITS = {
-    "batch_size": SERVER_SETTINGS["batchSize"],
-    "max_batch_delay_ms": SERVER_SETTINGS["maxBatchDelay"],
-    "workers": SERVER_SETTINGS["maxWorkers"],
+    "batch_size": RANGES["batch_size"],
+    "max_batch_delay_ms": RANGES["max_batch_delay_ms"],
+    "workers": RANGES["max_workers"],
     "threads": (0, 256),
 }
 # Random settings before Optuna's model of the results is of use.
@@ -273,7 +273,7 @@ class Search:
             self.save(self.run)
 
     def _load(self, running: RunningTorchServe, warm_up_s: float, seconds: float) -> Figures:
-        plan = LOAD.plan(
+        window = LOAD.for_window(
             running.predict_url,
             self.workload.paths,
             self.choices.clients,
@@ -281,7 +281,7 @@ class Search:
             seconds=seconds,
         )
         watcher = WindowWatcher(NAME, running, self.observer)
-        return measure_load(watcher, plan, find_generator(LOAD.generator))
+        return measure_load(watcher, window, find_generator(LOAD.generator))
 
 
 def run_tune(choices: TuneChoices, observer: Observer, save: Callable[[Run], None]) -> Run:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 def read_labels(reply: bytes) -> dict[str, float]:
-    """Reads TorchServe's answer, label -> probability; raises ValueError on anything else."""
+    """Reads TorchServe's reply, label -> probability; raises ValueError on anything else."""
     content = json.loads(reply)
     if not isinstance(content, dict):
         raise ValueError("expected a JSON object of labels and probabilities")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from offpath.deploy.ray.export import export_ray
 from offpath.deploy.triton.export import export_triton
+from offpath.handler.serving_settings import name_keys
 from offpath.profiling.load.call import Call
 from offpath.profiling.servers.adapter import PackagedAdapter, Start
 from offpath.profiling.servers.archives import NAME, build_offpath, offpath_config
@@ -21,7 +22,7 @@ RAY_PORT = 8000
 def build_archive(server: PackagedAdapter, folder: Path) -> Path:
     config = {
         **offpath_config(server.model, server.workers),
-        "batchSize": server.batch_size,
+        **name_keys(batch_size=server.batch_size),
     }
     store = folder / "store"
     store.mkdir()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from offpath.errors import ExpectedError
+from offpath.handler.serving_settings import name_keys
 from offpath.profiling.load.call import Call
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.load.window import BESIDE, Groups
@@ -132,7 +133,7 @@ class TorchServeAdapter(Adapter):
         """The model-config.yaml that the .mar gets; empty for none."""
         if not self.archive_settings:
             return {}
-        return {**self.archive_settings, "batchSize": self.batch_size}
+        return {**self.archive_settings, **name_keys(batch_size=self.batch_size)}
 
     def why_not(self) -> str | None:
         try:

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from offpath.archive.mar_file import MarFile, read_archives
+from offpath.archive.mar_file import read_archives
 from offpath.errors import ExpectedError
-from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
 from offpath.handler.wire_names import FOLDER_VARIABLE, KEY_VARIABLE
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.splits import check_splits
@@ -75,7 +74,7 @@ class Behind:
         return f"{self.generation}-{socket}" if socket.startswith(WORKER) else socket
 
 
-def describe_upstreams(settings: ServerSettings, front: DoorSettings) -> Behind:
+def describe_upstreams(settings: ServerSettings, door: DoorSettings) -> Behind:
     """Reads from a server's settings and archives what the door has to know.
 
     Bodies go by name if every archive's handler accepts that and no other archive can be
@@ -86,7 +85,7 @@ def describe_upstreams(settings: ServerSettings, front: DoorSettings) -> Behind:
             and there is not exactly one model, or a canary or shadow fits no archive.
     """
     named = read_archives(settings.model_store, settings.models)
-    check_splits(front.splits, named)
+    check_splits(door.splits, named)
     archives = [archive for _, archive in named]
     properties = {**DEFAULTS, **read_config(settings), **settings.overrides}
     has_model_api = properties.get("enable_model_api") == "true"
@@ -96,10 +95,10 @@ def describe_upstreams(settings: ServerSettings, front: DoorSettings) -> Behind:
     return Behind(
         hand_over=hand_over,
         max_body_bytes=limit,
-        answer_timeout_s=max(map(_response_timeout_s, archives)) * WAITING_BATCHES,
+        answer_timeout_s=max(one.serving.response_timeout_s for one in archives) * WAITING_BATCHES,
         # TorchServe's own queue length is meant for bodies in Java's heap; names take no room.
-        queue=max(front.queue, own_queue) if hand_over else own_queue,
-        only_model=_only_model([name for name, _ in named], front),
+        queue=max(door.queue, own_queue) if hand_over else own_queue,
+        only_model=_only_model([name for name, _ in named], door),
         routes=make_server(settings).plan_routes(named),
     )
 
@@ -188,8 +187,8 @@ def check_successor(old: Behind, new: Behind) -> None:
         )
 
 
-def _only_model(names: list[str], front: DoorSettings) -> str | None:
-    if not front.invocations:
+def _only_model(names: list[str], door: DoorSettings) -> str | None:
+    if not door.invocations:
         return None
     if len(set(names)) != 1 or MODEL_NAME.fullmatch(names[0]) is None:
         raise ExpectedError(
@@ -197,8 +196,3 @@ def _only_model(names: list[str], front: DoorSettings) -> str | None:
             f"models here are {', '.join(names)}; choose one with `offpath serve NAME`"
         )
     return names[0]
-
-
-def _response_timeout_s(archive: MarFile) -> int:
-    asked = (archive.model_config or {}).get("responseTimeout")
-    return asked if isinstance(asked, int) and asked > 0 else DEFAULT_RESPONSE_TIMEOUT_S

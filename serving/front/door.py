@@ -13,7 +13,6 @@ from pathlib import Path
 import httpx
 
 from offpath.errors import ExpectedError
-from offpath.serving.front.answers import Answers
 from offpath.serving.front.behind import Behind, point_links
 from offpath.serving.front.bodies import free_bytes, make_folder, remove_orphans
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings, read_tokens
@@ -25,6 +24,7 @@ from offpath.serving.front.nginx_config import (
     write_config,
     write_models,
 )
+from offpath.serving.front.reply_counts import ReplyCounts
 from offpath.serving.process.tmp_folders import make_short_tmp_dir
 from offpath.serving.server.server import Server
 
@@ -64,7 +64,7 @@ class Door:
         self.place = DoorPlace(run, bodies, free_bytes(bodies), log, secrets.token_hex(32))
         self._nginx: Nginx | None = None
         self._server: Server | None = None
-        self.answers = Answers(run)
+        self.replies = ReplyCounts(run)
         self._files_seen: list[tuple[str, int]] = []
         self._workers: set[int] = set()
         self._orphans_at = self._counted_at = 0.0
@@ -131,11 +131,11 @@ class Door:
         self._nginx.check()
         self._nginx.start()
         self._wait_until_open()
-        self._count_answers()
+        self._count_replies()
         self._workers = set(self._nginx.worker_pids())
 
     def set_ready(self, is_ready: bool) -> None:
-        """Sets the answer of /ping: 200 or 503."""
+        """Sets the reply to /ping: 200 or 503."""
         file = self.place.run / READY_FILE
         # On a full disk the next call tries again.
         with contextlib.suppress(OSError):
@@ -169,7 +169,7 @@ class Door:
             self._rewrite()
 
     def look_after(self) -> bool:
-        """Restarts a dead nginx, removes orphaned bodies, counts answers and rotates the logs.
+        """Restarts a dead nginx, removes orphaned bodies, counts replies and rotates the logs.
 
         Returns True if nginx had died.
         """
@@ -186,7 +186,7 @@ class Door:
             self._orphans_at = time.monotonic()
         self._workers = workers
         if time.monotonic() - self._counted_at > COUNT_S:
-            self._count_answers()
+            self._count_replies()
         self._rotate_logs()
         return died
 
@@ -199,17 +199,17 @@ class Door:
         """Ends nginx and removes the folders. Safe to call twice."""
         if self._nginx is not None:
             self._nginx.stop()
-        self.answers.close()
+        self.replies.close()
         shutil.rmtree(self.place.bodies, ignore_errors=True)
         shutil.rmtree(self.place.run, ignore_errors=True)
         if self._bodies_lock is not None:
             os.close(self._bodies_lock)
             self._bodies_lock = None
 
-    def _count_answers(self) -> None:
+    def _count_replies(self) -> None:
         self._counted_at = time.monotonic()
         is_ready = (self.place.run / READY_FILE).exists()
-        if self.answers.count(is_ready, self.workers, self.settings.canary):
+        if self.replies.count(is_ready, self.workers, self.settings.canary):
             self.nginx.reopen_logs()
 
     def _write(self) -> None:

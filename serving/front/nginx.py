@@ -66,12 +66,12 @@ def find_nginx() -> NginxBinary:
 def read_version(path: Path) -> NginxBinary | None:
     """Asks a program for its nginx version; None if it is not nginx."""
     try:
-        answer = subprocess.run(
+        printed = subprocess.run(
             [str(path), "-v"], capture_output=True, text=True, timeout=10
         ).stderr
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = VERSION.search(answer)
+    match = VERSION.search(printed)
     return match and NginxBinary(path, tuple(map(int, match.groups())))
 
 

@@ -42,9 +42,9 @@ MOST_SICK = 3
 SICK_S = 60.0
 
 
-def serve_front(
+def serve_behind_door(
     make_settings: Callable[[str | None], ServerSettings],
-    front: DoorSettings,
+    door: DoorSettings,
     view: View,
     *,
     sample: bool = False,
@@ -55,7 +55,7 @@ def serve_front(
     Args:
         make_settings: returns the settings of the server to start, given its kind, or None for the
             kind to begin with; called again at each reload.
-        sample: send the bundled photograph to the first model and show the answer.
+        sample: send the bundled photograph to the first model and show the reply.
         once: stop as soon as the server is READY and the sample is answered.
 
     Raises:
@@ -63,7 +63,7 @@ def serve_front(
     """
     # A SIGHUP that comes during the start is followed after the start.
     with noting_hangup() as hangup:
-        session = OneHostSession(make_settings, front, view)
+        session = OneHostSession(make_settings, door, view)
         try:
             session.start()
             if sample:
@@ -78,15 +78,15 @@ class OneHostSession:
     """One run of a door before this host's server."""
 
     def __init__(
-        self, make_settings: Callable[[str | None], ServerSettings], front: DoorSettings, view: View
+        self, make_settings: Callable[[str | None], ServerSettings], door: DoorSettings, view: View
     ) -> None:
         self._reloads = ReloadRequests(self._change_splits)
         self._make_settings, self._view = make_settings, view
         settings = make_settings(None)
         # TorchServe or Granian; differs from the one that runs only during a reload to the other.
         self._next_kind = settings.server
-        behind = describe_upstreams(settings, front)
-        self.door = Door(settle_ports(front), behind, find_nginx(), settings.log_dir)
+        behind = describe_upstreams(settings, door)
+        self.door = Door(settle_ports(door), behind, find_nginx(), settings.log_dir)
         self.rotation = Rotation(
             self._make_next,
             self.door.switch_to,
@@ -205,7 +205,7 @@ class OneHostSession:
         if settings != before:
             check_splits(settings.splits, self.rotation.current.archives)
             self.door.change_settings(settings)
-            self.door.answers.forgive()
+            self.door.replies.forgive()
         return {
             "canary": list(map(str, settings.canary)),
             "shadow": list(map(str, settings.shadow)),
@@ -264,7 +264,7 @@ class OneHostSession:
         if self.rotation.current.counts_workers:
             return
         names = {(name, archive.model_version) for name, archive in self.rotation.current.archives}
-        # Without an answer no worker is READY, and the same number is wanted.
+        # Without a reply no worker is READY, and the same number is wanted.
         counts = {key: (0, self.door.workers.get(key, (0, 1))[1]) for key in sorted(names)}
         for status in statuses:
             key = status.model_name, status.model_version
@@ -274,7 +274,7 @@ class OneHostSession:
     def _judge_canaries(self, ready: set[tuple[str, str]]) -> None:
         """Suspends canaries that answer nothing, and lets those in again that can answer."""
         settings = self.door.settings
-        judged = judge_canaries(settings.canary, ready, self.door.answers.only_fails)
+        judged = judge_canaries(settings.canary, ready, self.door.replies.only_fails)
         if judged == settings.canary:
             return
         with self._shown("the canaries stay as they are"):
@@ -323,23 +323,23 @@ class OneHostSession:
         self._failures[consequence] = failure
 
 
-def settle_ports(front: DoorSettings) -> DoorSettings:
+def settle_ports(door: DoorSettings) -> DoorSettings:
     """Replaces each port 0 by a free one.
 
     Raises:
         ExpectedError: a port that was asked for is taken.
     """
-    if front.port and ":" not in front.host:
-        check_port_free(front.host, front.port, "--port")
-    if front.metrics_port:
-        check_port_free(front.metrics_host, front.metrics_port, "--metrics-port")
-    if ":" in front.host:
-        if not front.port:
+    if door.port and ":" not in door.host:
+        check_port_free(door.host, door.port, "--port")
+    if door.metrics_port:
+        check_port_free(door.metrics_host, door.metrics_port, "--metrics-port")
+    if ":" in door.host:
+        if not door.port:
             raise ExpectedError("an IPv6 --host needs a --port other than 0")
-        (metrics,) = resolve_ports(front.metrics_host, [front.metrics_port])
-        return replace(front, metrics_port=metrics)
-    port, metrics = resolve_ports(front.host, [front.port, front.metrics_port])
-    return replace(front, port=port, metrics_port=metrics)
+        (metrics,) = resolve_ports(door.metrics_host, [door.metrics_port])
+        return replace(door, metrics_port=metrics)
+    port, metrics = resolve_ports(door.host, [door.port, door.metrics_port])
+    return replace(door, port=port, metrics_port=metrics)
 
 
 def find_last_number(log: Path) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
+from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.server.served_model import ServedModel
 
 
@@ -53,7 +55,11 @@ class Plan:
 def read_plan(text: bytes) -> Plan:
     content = json.loads(text)
     workers = [
-        WorkerPlan(**{**worker, "model": ServedModel(**worker["model"])})
+        WorkerPlan(**{**worker, "model": _read_model(**worker["model"])})
         for worker in content.pop("workers")
     ]
     return Plan(tuple(workers), **content)
+
+
+def _read_model(settings: dict[str, Any], **values: Any) -> ServedModel:
+    return ServedModel(settings=ServingSettings(**settings), **values)

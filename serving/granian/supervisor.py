@@ -145,7 +145,7 @@ class Supervisor:
         if slot.listener is None and slot.quick_ends < 2:
             slot.listener = self.open_listener(slot.plan)
         slot.began_s = time.monotonic()
-        limit_s = slot.plan.model.settings["startupTimeout"]
+        limit_s = slot.plan.model.settings.startup_timeout_s
         self.deadlines[slot.plan.number] = slot.began_s + limit_s
         slot.pid = self._children.fork(slot)
         if slot.pid == 0:

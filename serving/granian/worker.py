@@ -27,8 +27,8 @@ from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
 from granian.server.embed import Server
 
 from offpath.serving.granian.balance import Balance
+from offpath.serving.granian.metric_sums import MetricSums, SummedMetric
 from offpath.serving.granian.plan import Plan, WorkerPlan
-from offpath.serving.granian.series import Metric, Series
 from offpath.serving.granian.supervisor import BACKLOG, Supervisor, send
 from offpath.serving.granian.uploads import Body, BodyMemory
 from offpath.serving.process.gpus import list_gpus
@@ -92,20 +92,20 @@ class App:
         plan: Plan,
         worker: WorkerPlan,
         handler: ArchivedHandler,
-        series: Series,
+        sums: MetricSums,
         report: Callable[[Any], bool],
         balance: Balance,
         beat: Callable[[], None],
     ) -> None:
-        self._series, self._report = series, report
+        self._sums, self._report = sums, report
         self.balance, self._beat = balance, beat
         model = worker.model
         settings = ServiceSettings(
             name=model.name,
             version=model.version,
-            batch_size=model.settings["batchSize"],
-            max_batch_delay_ms=model.settings["maxBatchDelay"],
-            response_timeout_s=model.settings["responseTimeout"],
+            batch_size=model.settings.batch_size,
+            max_batch_delay_ms=model.settings.max_batch_delay_ms,
+            response_timeout_s=model.settings.response_timeout_s,
             max_body_bytes=plan.max_body_bytes,
             most_requests=worker.queue,
             has_door=plan.has_door,
@@ -189,12 +189,12 @@ class App:
         statuses, self._statuses = self._statuses, [0] * 6
         for hundred, count in enumerate(statuses):
             if count:
-                self._series.add(f"Requests{hundred}XX", count, Level="Host")
+                self._sums.add(f"Requests{hundred}XX", count, Level="Host")
         service, before = self.service, self._reported
         self._reported = service.answered, 1e6 * service.took_s, 1e6 * service.waited_s
         for name, now, reported in zip(COUNTERS, self._reported, before):
-            self._series.add(name, now - reported, **self._labels)
-        self._series.report(self._report)
+            self._sums.add(name, now - reported, **self._labels)
+        self._sums.report(self._report)
 
 
 def run_worker(
@@ -206,19 +206,19 @@ def run_worker(
     """Loads the archive, tells `offpath serve`, and serves until SIGTERM; never returns."""
     model, number = worker.model, worker.number
     start_logging(worker.log_name)
-    series = Series()
+    sums = MetricSums()
     try:
         began_s = time.monotonic()
         handler = ArchivedHandler(
             Path(worker.folder),
-            batch_size=model.settings["batchSize"],
+            batch_size=model.settings.batch_size,
             gpu=choose_gpu(model, number),
-            make_metric=partial(Metric, series),
+            make_metric=partial(SummedMetric, sums),
             name=model.name,
         )
         handler.warm_up()
         load_ms = (time.monotonic() - began_s) * 1e3
-        series.add("WorkerLoadTime", load_ms, False, WorkerName=worker.log_name, Level="Host")
+        sums.add("WorkerLoadTime", load_ms, False, WorkerName=worker.log_name, Level="Host")
     except Exception as error:
         why = "".join(traceback.format_exception_only(error)).strip()
         send(reports, number, failed=why)
@@ -236,7 +236,7 @@ def run_worker(
     balance = Balance(supervisor.means, number, peers)
 
     def make_app() -> App:  # in the event loop
-        return App(plan, worker, handler, series, lambda sums: tell(series=sums), balance, beat)
+        return App(plan, worker, handler, sums, lambda series: tell(series=series), balance, beat)
 
     uvloop.run(serve(make_app, listener, lambda: tell(ready=handler.describe())))
     os._exit(0)
@@ -264,8 +264,9 @@ async def serve(
 
 def choose_gpu(model: ServedModel, slot: int) -> int | None:
     """Returns the index of a worker's GPU, in turn as with TorchServe; None for the CPU."""
-    gpus = list_gpus(model.device, model.device_ids)
-    turn = slot - (model.first_slot if model.device_ids else 0)
+    ids = model.settings.device_ids
+    gpus = list_gpus(model.settings.device_type, ids)
+    turn = slot - (model.first_slot if ids else 0)
     return gpus[turn % len(gpus)] if gpus else None
 
 

@@ -113,33 +113,33 @@ class PartRunner:
 
     def _answer(self, batch: Sequence[tuple[str, bytes | str]]) -> Iterator[bytes]:
         requests = [Request(body, name) for name, body in batch if type(body) is bytes]
-        answers = self._handler.handle(requests) if requests else []
-        for idx, answer in enumerate(answers):
-            if answer.status == BUSY:  # no memory or time for this batch
-                answers[idx] = self._handler.handle([requests[idx]])[0]
+        replies = self._handler.handle(requests) if requests else []
+        for idx, reply in enumerate(replies):
+            if reply.status == BUSY:  # no memory or time for this batch
+                replies[idx] = self._handler.handle([requests[idx]])[0]
         if self._handler.diagnosis is not None:
             raise ModelBroken(self._handler.diagnosis)
-        answered = iter(answers)
+        answered = iter(replies)
         for name, body in batch:
             if type(body) is bytes:
-                answer = next(answered)
-                yield make_row(name, answer.status, answer.body)
+                reply = next(answered)
+                yield make_row(name, reply.status, reply.body)
             else:
                 unread = {"code": 404, "type": "Unreadable", "message": body}
                 yield make_row(name, 404, orjson.dumps(unread))
 
 
 def make_row(name: str, status: int, body: bytes) -> bytes:
-    """Encodes the row of an image as a line, from status and body of a server's answer."""
-    answer = orjson.loads(body)
+    """Encodes the row of an image as a line, from status and body of a server's reply."""
+    reply = orjson.loads(body)
     row: dict[str, Any] = dict.fromkeys(KEYS)
     # The name of a file need not be text.
     row |= {"input": os.fsencode(name).decode("utf-8", "replace"), "status": status}
     if status != 200:
-        row["error"] = answer["type"]
+        row["error"] = reply["type"]
     # A custom handler may answer in any other form.
-    elif isinstance(answer, dict) and {*map(type, answer.values())} == {float}:
-        row["label"], row["score"] = next(iter(answer.items()))
+    elif isinstance(reply, dict) and {*map(type, reply.values())} == {float}:
+        row["label"], row["score"] = next(iter(reply.items()))
     row["answer"] = orjson.Fragment(body)
     return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
 

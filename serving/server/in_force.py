@@ -12,27 +12,14 @@ from typing import Any
 
 from offpath.archive.mar_file import MarFile
 from offpath.errors import ExpectedError
+from offpath.handler.serving_settings import KEYS, RANGES, ServingSettings
 from offpath.serving.finding import Finding, wrong
 from offpath.serving.server.management import ManagementClient, ModelStatus
 
-# Key of model-config.yaml -> attribute of ModelStatus.
-MODEL_SETTINGS = {
-    "batchSize": "batch_size",
-    "maxBatchDelay": "max_batch_delay_ms",
-    "minWorkers": "min_workers",
-    "maxWorkers": "max_workers",
-    "responseTimeout": "response_timeout_s",
-    "startupTimeout": "startup_timeout_s",
-}
-DEVICE = "deviceType"
+DEVICE = KEYS["device_type"]
 WHOLE_NUMBERS = "TorchServe accepts whole numbers from 1 and ignores other values"
 ENGINE_CURE = "build the archive on this machine, or for another --engine or --precision"
 CPU_INSTEAD = "--allow-cpu serves it on the CPU, `offpath archive --preset cpu` builds for the CPU"
-
-
-def is_ignored(value: object) -> bool:
-    """Tells whether TorchServe ignores this value of one of `MODEL_SETTINGS`."""
-    return type(value) is not int or value < 1
 
 
 def find_differences(archive: MarFile, status: ModelStatus) -> Iterator[Finding]:
@@ -41,13 +28,12 @@ def find_differences(archive: MarFile, status: ModelStatus) -> Iterator[Finding]
     An archive without model-config.yaml asks for nothing and never differs.
     """
     area = f"{status.model_name} {status.model_version}"
-    config = archive.model_config or {}
-    for setting, attribute in MODEL_SETTINGS.items():
-        effective = getattr(status, attribute)
-        if setting in config and config[setting] != effective:
-            cause = _explain(setting, config)
-            yield _differ(area, setting, effective, config[setting], cause)
-    if config.get(DEVICE) == "gpu" and status.device == "cpu":
+    settings = archive.serving
+    for name in filter(settings.asked.__contains__, RANGES):
+        wanted, effective = settings.asked[name], getattr(status, name)
+        if wanted != effective:
+            yield _differ(area, KEYS[name], effective, wanted, _explain(name, settings))
+    if settings.device_type == "gpu" and status.device == "cpu":
         yield _differ(area, DEVICE, "cpu", "gpu", _explain_cpu())
 
 
@@ -91,22 +77,21 @@ def _differ(area: str, setting: str, effective: object, wanted: object, cause: s
     return wrong(area, setting, f"{effective}, the archive asks for {wanted!r}", cause)
 
 
-def _explain(setting: str, config: Mapping[str, Any]) -> str:
-    wanted = config[setting]
-    if setting == "maxBatchDelay" and wanted == 0:
+def _explain(name: str, settings: ServingSettings) -> str:
+    if name == "max_batch_delay_ms" and settings.asked[name] == 0:
         return "TorchServe reads 0 as unset; use 1 ms for the shortest delay"
-    if is_ignored(wanted):
+    if name in settings.ignored:
         return WHOLE_NUMBERS
-    if setting in ("minWorkers", "maxWorkers"):
-        return _explain_workers(config)
+    if name in ("min_workers", "max_workers"):
+        return _explain_workers(settings.asked)
     return (
         "the model was registered over the management API, whose parameters (batch_size, "
         "max_batch_delay, ...) win over the archive"
     )
 
 
-def _explain_workers(config: Mapping[str, Any]) -> str:
-    low, high = config.get("minWorkers"), config.get("maxWorkers")
+def _explain_workers(asked: Mapping[str, Any]) -> str:
+    low, high = asked.get("min_workers"), asked.get("max_workers")
     if not isinstance(low, int) or not isinstance(high, int) or high < low:
         return (
             "TorchServe uses minWorkers and maxWorkers only together, with 0 < minWorkers <= "

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from offpath.errors import ExpectedError
+from offpath.handler.serving_settings import KEYS, RANGES
 
 UNIX = "unix:"
 # WorkLoadManager.java walks its list of workers while the thread of a dead worker removes itself
@@ -164,12 +165,7 @@ def parse_status(entry: dict[str, Any]) -> ModelStatus:
         model_name=entry["modelName"],
         model_version=entry["modelVersion"],
         model_url=entry["modelUrl"],
-        min_workers=entry["minWorkers"],
-        max_workers=entry["maxWorkers"],
-        batch_size=entry["batchSize"],
-        max_batch_delay_ms=entry["maxBatchDelay"],
-        response_timeout_s=entry["responseTimeout"],
-        startup_timeout_s=entry["startupTimeout"],
+        **{name: entry[KEYS[name]] for name in RANGES},
         worker_states=tuple(worker["status"] for worker in workers),
         worker_pids=tuple(worker["pid"] for worker in workers),
         on_gpu=bool(workers) and all(worker.get("gpu") for worker in workers),

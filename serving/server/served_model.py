@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from offpath.handler.serving_settings import ServingSettings
+
 # How the names of workers' sockets begin.
 WORKER = "worker-"
 
@@ -14,7 +16,7 @@ class ServedModel:
 
     Attributes:
         archive: path of the .mar.
-        settings: the settings in force, with the keys of `DEFAULTS`.
+        settings: the settings in force.
         first_slot: number of its first worker; all workers of a server are numbered.
         is_default: paths without a version lead to it.
     """
@@ -22,19 +24,17 @@ class ServedModel:
     name: str
     version: str
     archive: str
-    settings: dict[str, int]
-    device: str | None
-    device_ids: list[int]
+    settings: ServingSettings
     first_slot: int
     is_default: bool
 
     @property
     def slots(self) -> range:
-        return range(self.first_slot, self.first_slot + self.settings["maxWorkers"])
+        return range(self.first_slot, self.first_slot + self.settings.workers)
 
     def share_queue(self, requests: int) -> int:
         """Returns one worker's share of the requests that may wait, at least one batch."""
-        return max(self.settings["batchSize"], -(-requests // len(self.slots)))
+        return max(self.settings.batch_size, -(-requests // len(self.slots)))
 
 
 def name_socket(slot: int) -> str:

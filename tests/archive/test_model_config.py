@@ -18,12 +18,13 @@ from offpath.handler.process.host_limits import decode_budget_s
 
 @pytest.mark.parametrize("name", ["cpu", "t4"])
 def test_embedded_presets_are_complete(name: str) -> None:
-    config = make_model_config(load_preset(name), {}, {}).settings
-    assert set(SERVER_SETTINGS) <= set(config)
-    assert config["handler"] == {}
+    config = make_model_config(load_preset(name), {}, {})
+    assert set(SERVER_SETTINGS) <= set(config.settings)
+    assert config.settings["handler"] == {}
+    serving = config.serving
     # A batch of the costliest images, 2 s each on one thread, is decoded before TorchServe ends
     # the worker.
-    assert config["batchSize"] * 2 <= decode_budget_s(config)
+    assert serving.batch_size * 2 <= decode_budget_s(serving.response_timeout_s)
 
 
 def test_options_beat_the_preset() -> None:

@@ -22,6 +22,7 @@ from offpath.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.exported import OffpathExportTriton
 from offpath.profiling.servers.triton import RAW_BODY, read_outputs
+from offpath.serving.granian.slots import plan_models
 from tests.support.echo_archive import write_mar
 from tests.support.eventually import eventually
 from tests.support.photographs import PHOTOGRAPHS, encode
@@ -70,6 +71,16 @@ def test_a_gpu_archive_has_instances_on_each_gpu_and_a_thin_one_takes_pixels(tmp
     text = make_config(read_exportable(archive), "net", is_thin=True)
     assert "kind: KIND_GPU, count: 2" in text and "on each GPU" in text
     assert "TYPE_UINT8, dims: [ 96, 64, 3 ]" in text
+
+
+@pytest.mark.parametrize("given", [{}, {"maxBatchDelay": 0}, {"maxBatchDelay": "1"}], ids=str)
+def test_a_delay_that_torchserve_takes_from_its_default_is_the_same_everywhere(given, tmp_path):
+    path = write_archive(tmp_path, {"batchSize": 8, **given})
+    archive = read_exportable(path)
+    (model,) = plan_models([("some", read_mar(path))])
+    assert model.settings.list_numbers()["maxBatchDelay"] == 100
+    assert archive.describe_service()["max_batch_delay_ms"] == 100
+    assert "max_queue_delay_microseconds: 100000" in make_config(archive, "some", is_thin=False)
 
 
 @pytest.mark.parametrize("is_open", [False, True])

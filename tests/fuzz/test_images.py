@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import BadTensor, ItemError
 from offpath.handler.image.decode import decode_image
-from offpath.handler.image.input_maker import silence_decoders
+from offpath.handler.input_maker import silence_decoders
 from offpath.handler.request.npy import is_npy, read_npy
 from tests.fuzz.seeds import make_seeds, read_corpus
 from tests.support.costly import TAG_TYPES, Tags, make_tiff

@@ -31,6 +31,7 @@ from offpath.handler.process.sick_worker import (
 )
 from offpath.handler.request.npy import read_npy
 from offpath.handler.response import Reply
+from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.client import make_npy, parse_server_timing
 from tests.support.photographs import encode, find_photograph
 
@@ -525,7 +526,8 @@ def test_threads_are_cores_divided_by_workers(
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
     monkeypatch.setattr(host_limits, "CPU_LIMIT", Path("/no limit"))
-    assert threads_per_worker(settings) == threads
+    workers = ServingSettings.from_mapping(settings).workers
+    assert threads_per_worker(workers) == threads
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from offpath.handler.image import input_maker
+from offpath.handler import input_maker
 from offpath.handler.image.decode import DecodedImage, DecodeOptions
-from offpath.handler.image.input_maker import silence_decoders
+from offpath.handler.image.formats import Payload
+from offpath.handler.input_maker import silence_decoders
 from offpath.handler.pipeline import Item, Pipeline
-from offpath.handler.request.payload import Payload
 from offpath.handler.response import Reply
 from offpath.handler.stages import Stage
 from offpath.serving.client import make_npy

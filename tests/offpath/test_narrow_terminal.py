@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from offpath.commands.serve_view import ServeView
-from offpath.handler.prediction_log import Record
+from offpath.handler.prediction_log.record import Record
 from offpath.handler.prediction_log.sink_file import write_last_error
 from offpath.handler.stages import Stage
 from offpath.serving.client import Prediction

@@ -10,7 +10,7 @@ from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
 from offpath.profiling.load.generators import LocustGenerator
-from offpath.profiling.load.plan import Load
+from offpath.profiling.load.parameters import Load
 from tests.support.granian import FRONTS
 from tests.support.images import jpeg
 
@@ -48,8 +48,8 @@ def measure_in_time(url: str, folder: Path, clients: int, rate: float | None) ->
     image = folder / "image.jpg"
     image.write_bytes(jpeg())
     load = Load(seconds=SECONDS, warm_up_s=5, rate=rate)
-    plan = load.plan(url, (image,), clients, timeout_s=20.0)
-    sample = LocustGenerator().run(plan, Nobody())
+    window = load.for_window(url, (image,), clients, timeout_s=20.0)
+    sample = LocustGenerator().run(window, Nobody())
     in_time = sum(ms <= BOUND_MS for ms in sample.latencies_ms)
     print(f"rate {rate}: {in_time / SECONDS:.1f} in time/s, {sample.statuses}")
     return in_time / SECONDS

@@ -11,21 +11,18 @@ from typing import Any
 
 import pytest
 
-from offpath.handler.prediction_log import Record, open_prediction_log
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
-from offpath.handler.prediction_log.record import format_inference_time
+from offpath.handler.prediction_log.prediction_log import open_prediction_log
+from offpath.handler.prediction_log.record import Record, format_inference_time
 from tests.offpath.conftest import Done, Run
 
 ROOT = Path(__file__).parents[2]
 Logs = Callable[..., Done]
-
-
 StartWorker = Callable[..., subprocess.Popen[str]]
-
-
 WRITER = """
 import os, signal, sys
-from offpath.handler.prediction_log import Record, open_prediction_log
+from offpath.handler.prediction_log.prediction_log import open_prediction_log
+from offpath.handler.prediction_log.record import Record
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 mapping = {"uri": sys.argv[1], "spool_dir": sys.argv[2]}
 log = open_prediction_log(PredictionLogSettings.from_mapping(mapping, {}), model="m", version="1")

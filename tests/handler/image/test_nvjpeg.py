@@ -19,8 +19,8 @@ from torchvision.io import ImageReadMode, decode_jpeg
 from offpath.handler.config import HandlerConfig
 from offpath.handler.image import nvjpeg
 from offpath.handler.image.decode import DecodeOptions, decode_image
+from offpath.handler.image.formats import Payload
 from offpath.handler.image.geometry import InputGeometry
-from offpath.handler.image.input_maker import silence_decoders
 from offpath.handler.image.nvjpeg import (
     DecodeTogether,
     DeviceDecoder,
@@ -28,8 +28,8 @@ from offpath.handler.image.nvjpeg import (
     is_for_device,
 )
 from offpath.handler.image.torch_transform import transform_on_device
+from offpath.handler.input_maker import silence_decoders
 from offpath.handler.pipeline import Pipeline
-from offpath.handler.request.payload import Payload
 from tests.handler.conftest import make_runner
 from tests.support.photographs import PHOTOGRAPHS, encode, find_photograph
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from offpath.handler.errors import BadTensor
-from offpath.handler.image.input_maker import silence_decoders
+from offpath.handler.input_maker import silence_decoders
 from offpath.handler.request.npy import is_npy, read_npy
 
 SHAPE = (224, 192, 3)

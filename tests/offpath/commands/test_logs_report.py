@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from offpath.handler.prediction_log import Record
+from offpath.handler.prediction_log.record import Record
 from offpath.serving.log_tools.comparing import measure_psi
 from tests.offpath.conftest import Done, Run
 from tests.support.pages import list_requests, read_page

@@ -15,8 +15,8 @@ from offpath.profiling.core.statistics import Summary
 from offpath.profiling.experiments.compare import Choices, run_compare
 from offpath.profiling.experiments.compare_report import document_of
 from offpath.profiling.load.call import Call
-from offpath.profiling.load.model_under_test import Answer
-from offpath.profiling.load.plan import Load
+from offpath.profiling.load.model_under_test import ExpectedReply
+from offpath.profiling.load.parameters import Load
 from offpath.profiling.load.workload import Bodies, load_folder
 from offpath.profiling.report.charts import BarChart, LineChart
 from tests.profiling.experiments.quick import (
@@ -49,8 +49,8 @@ def compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Runs a comparison of quick servers."""
     monkeypatch.setattr("offpath.profiling.experiments.compare.LimitMeter", QuickMeter)
 
-    def run(servers: list[QuickServer], answer: Answer = CAT, **changes: Any) -> Run:
-        serve(monkeypatch, servers, answer)
+    def run(servers: list[QuickServer], expected: ExpectedReply = CAT, **changes: Any) -> Run:
+        serve(monkeypatch, servers, expected)
         names = changes.pop("names", ["photos"])
         listener = changes.pop("listener", Listener())
         folders = [make_workload(tmp_path, name) for name in names]
@@ -74,7 +74,7 @@ def list_windows(run: Run) -> list[tuple[int, str, int]]:
     ]
 
 
-def test_each_window_has_replies_cost_memory_and_the_answers_difference(compare):
+def test_each_window_has_replies_cost_memory_and_the_replies_difference(compare):
     servers = [QuickServer("a"), QuickServer("b")]
     run = compare(servers)
     assert list_windows(run) == [(0, "a", 2), (0, "b", 2), (1, "a", 2), (1, "b", 2)]
@@ -143,8 +143,8 @@ def test_none_that_can_run_is_an_error(compare):
 @pytest.mark.parametrize(
     "reference",
     [
-        pytest.param(Answer("dog", 0.75, 3.0), id="other-label"),
-        pytest.param(Answer("cat", 0.79, 3.0), id="other-probability"),
+        pytest.param(ExpectedReply("dog", 0.75, 3.0), id="other-label"),
+        pytest.param(ExpectedReply("cat", 0.79, 3.0), id="other-probability"),
     ],
 )
 def test_no_number_is_taken_from_a_server_that_answers_otherwise(compare, reference):
@@ -155,7 +155,7 @@ def test_no_number_is_taken_from_a_server_that_answers_otherwise(compare, refere
 
 def test_a_workload_answered_wrongly_leaves_the_window_before_it(compare, monkeypatch):
     # At the start, on the first workload, on the second.
-    told = iter([CAT, CAT, Answer("dog", 0.74, 3.0)])
+    told = iter([CAT, CAT, ExpectedReply("dog", 0.74, 3.0)])
     server = QuickServer("a")
     choices = {"names": ["first", "second"], "rounds": 1}
 
@@ -164,7 +164,7 @@ def test_a_workload_answered_wrongly_leaves_the_window_before_it(compare, monkey
             raise ExpectedError("another label")
         return 0.0
 
-    monkeypatch.setattr("offpath.profiling.experiments.compare.check_answers", check)
+    monkeypatch.setattr("offpath.profiling.experiments.compare.check_replies", check)
     run = compare([server], **choices)
     assert len(list_windows(run)) == 1 == len(run.failures)
 

@@ -116,6 +116,6 @@ def test_ctrl_c_under_load_leaves_no_generator(other):
     argv = [*name_server(other, "echo"), "--duration", "60"]
     command = start_until("of load", *argv, start_new_session=True)
     interrupt(command)
-    # A generator that was just starting finds no plan on its stdin, and ends.
+    # A generator that was just starting finds no load on its stdin, and ends.
     eventually(lambda: not find_session_members(command.pid))
     assert other.is_running()

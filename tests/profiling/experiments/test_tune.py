@@ -23,7 +23,7 @@ from offpath.profiling.experiments.tune_report import (
     read_trials,
     select_rounds,
 )
-from offpath.profiling.load.plan import LoadPlan, LoadSample, Watcher
+from offpath.profiling.load.parameters import LoadSample, Watcher, WindowLoad
 from offpath.profiling.load.workload import describe
 from offpath.profiling.servers.registering import Setting, read_setting
 from tests.profiling.experiments.tuned import LARGE, PRESET, REPEATS, SMALL, make_empty, make_run
@@ -68,7 +68,7 @@ class QuickServer:
 class QuickGenerator:
     """A hundred replies per second, 10 ms each."""
 
-    def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
+    def run(self, load: WindowLoad, watcher: Watcher) -> LoadSample:
         watcher.on_window()
         return LoadSample(1.0, {"200": 100}, [10.0] * 100, 0.1)
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.serving.front import answers
+from offpath.serving.front import reply_counts
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx_config import MOST_TRIES
@@ -122,7 +122,7 @@ def test_client_is_told_to_retry_if_no_host_answers(hosts: Hosts) -> None:
 def test_door_counts_its_answers_by_status_and_type(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "MOST_BYTES", 100)
+    monkeypatch.setattr(reply_counts, "MOST_BYTES", 100)
     for number in range(4):  # the log is replaced in between, without a loss
         assert [hosts.post().status_code for _ in range(15)] == 15 * [200]
         assert hosts.post(bytes(33 << 20)).status_code == 413

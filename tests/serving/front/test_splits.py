@@ -23,12 +23,13 @@ from offpath.archive.mar_file import MarFile
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
 from offpath.errors import WrongOption
+from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.nginx import Nginx, find_nginx
 from offpath.serving.front.nginx_config import COPIES, count_bodies, write_config
 from offpath.serving.front.splits import Split, check_splits, parse_split
-from offpath.serving.log_tools.reading import compare, keep_one_attempt, name_answer
+from offpath.serving.log_tools.reading import compare, keep_one_attempt, name_reply
 from offpath.serving.server.management import ManagementClient
 from offpath.serving.server.served_model import ServedModel
 from tests.conftest import build
@@ -112,9 +113,9 @@ def test_nginx_accepts_splits_and_gives_copies_room_of_their_own(
     tmp_path: Path, is_granian: bool, canary_by: str | None
 ) -> None:
     place = DoorPlace(tmp_path, tmp_path / "bodies", 2 << 30, tmp_path, "key")
-    settings = {"maxWorkers": 2, "batchSize": 8}
+    settings = ServingSettings(max_workers=2, batch_size=8)
     routes = [
-        ServedModel("defects", v, "", settings, None, [], first_slot, first_slot == 0)
+        ServedModel("defects", v, "", settings, first_slot, first_slot == 0)
         for first_slot, v in ((0, "1.0"), (2, "2.0"))
     ]
     behind = Behind(True, 32 << 20, 9, 99, routes=tuple(routes) if is_granian else ())
@@ -131,8 +132,8 @@ def test_nginx_accepts_splits_and_gives_copies_room_of_their_own(
 def test_log_tools_tell_a_request_from_its_copy() -> None:
     a, b = [{"event_id": "7~1", "model": "x", "version": v} for v in ("1.0", "2.0")]
     assert list(keep_one_attempt([a, b, {**a, "event_id": "7~2"}])) == [a, b]
-    assert compare(map(name_answer, [a, b]), {"7~1"}).is_clean
-    assert compare(map(name_answer, [a, b, b]), {"7~1"}).double == ["7~1"]
+    assert compare(map(name_reply, [a, b]), {"7~1"}).is_clean
+    assert compare(map(name_reply, [a, b, b]), {"7~1"}).double == ["7~1"]
 
 
 def count_slow(metrics_url: str) -> int:

@@ -30,6 +30,7 @@ from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
 from offpath.cli import run
 from offpath.errors import WrongOption
+from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.check.running import check_server
 from offpath.serving.granian.slots import MOST_WORKERS, plan_models
 from offpath.serving.granian.worker import choose_gpu
@@ -702,6 +703,10 @@ def test_workers_take_gpus_as_torchserves_do(
 ) -> None:
     """`addThreads` of TorchServe's WorkLoadManager.java, for a model whose first slot is 4."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: count)
-    model = ServedModel("a", "1.0", "", {}, "gpu", ids, 4, True)
+    settings = ServingSettings(device_type="gpu", device_ids=tuple(ids))
+    model = ServedModel("a", "1.0", "", settings, 4, True)
     assert [choose_gpu(model, number) for number in numbers] == gpus
-    assert choose_gpu(replace(model, device="cpu"), numbers[0]) is None
+    assert (
+        choose_gpu(replace(model, settings=replace(settings, device_type="cpu")), numbers[0])
+        is None
+    )

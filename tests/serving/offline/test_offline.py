@@ -16,6 +16,7 @@ import pytest
 from offpath.deploy.exportable import Exportable
 from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.log_settings import S3Options
+from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.offline.manifest import MANIFEST, count_results, find_manifest, list_images
 from offpath.serving.offline.part_runner import make_row
 from offpath.serving.storage import Storage, read_s3_options, split_name
@@ -196,7 +197,8 @@ def test_workers_take_the_gpus_of_the_archive(monkeypatch: pytest.MonkeyPatch) -
         ({"deviceType": "gpu", "deviceIds": "all"}, [0, 1, 2]),
         ({"deviceType": "cpu", "deviceIds": [2]}, []),
     ):
-        assert Exportable(Path("a.mar"), "a", server, None).list_gpus() == gpus  # type: ignore
+        serving = ServingSettings.from_mapping(server)
+        assert Exportable(Path("a.mar"), "a", serving, None).list_gpus() == gpus  # type: ignore
 
 
 def test_an_objects_key_may_hold_any_character() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 Key = tuple[str, tuple[tuple[str, str], ...], bool]
 
 
-class Series:
+class MetricSums:
     """Sums of counters and values of gauges since the last report."""
 
     def __init__(self) -> None:
@@ -30,11 +30,13 @@ class Series:
                 self._values = {}
 
 
-class Metric:
+class SummedMetric:
     """One metric of the handler, for all its label values (`ServerMetric`)."""
 
-    def __init__(self, series: Series, name: str, labels: Sequence[str], is_counter: bool) -> None:
-        self._series, self._name, self._is_counter = series, name, is_counter
+    def __init__(
+        self, sums: MetricSums, name: str, labels: Sequence[str], is_counter: bool
+    ) -> None:
+        self._sums, self._name, self._is_counter = sums, name, is_counter
 
     def add(self, labels: Mapping[str, str], value: float) -> None:
-        self._series.add(self._name, value, self._is_counter, **labels)
+        self._sums.add(self._name, value, self._is_counter, **labels)

@@ -1,9 +1,9 @@
-"""Counts the front door's answers by status and error type, and their time, for /metrics.
+"""Counts the front door's replies by status and error type, and their time, for /metrics.
 
-Copies of requests for a shadow are counted apart, and the answers of canaries once more by version.
+Copies of requests for a shadow are counted apart, and the replies of canaries once more by version.
 
-nginx collects a short line per answer in memory and writes the lines to a file once per second
-(nginx.conf). No answer waits for the counting. A killed nginx worker loses its last second.
+nginx collects a short line per reply in memory and writes the lines to a file once per second
+(nginx.conf). No reply waits for the counting. A killed nginx worker loses its last second.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 
 from offpath.handler.error_kinds import OF_DOOR
 from offpath.handler.latency import REQUEST_BUCKETS, Histograms, name_class
-from offpath.serving.front.nginx_config import ANSWERS, DOOR_METRICS
+from offpath.serving.front.nginx_config import DOOR_METRICS, REPLIES
 from offpath.serving.front.splits import Split
 
 MOST_BYTES = 4 << 20
 # Seconds, status, error type and MODEL/VERSION of a canary, or the status of a copy, as the formats
-# `answers` and `copies` of nginx.conf write them.
+# `replies` and `copies` of nginx.conf write them.
 LINE = re.compile(
     r"([0-9]+\.[0-9]{3}) ([0-9]{3}) ([A-Za-z-]*) ([\w.-]+/[\w.-]+)?|copy ([0-9]{3}) -", re.ASCII
 )
@@ -32,20 +32,20 @@ COPIES = ("200", "502", "504")
 # Statuses that a canary has a number of from the beginning.
 OF_CANARIES = ("200", "500", "503")
 LABELS = 'model="{}",version="{}"'
-# A canary only fails if it has failed at least so often, over so many seconds, without an answer.
+# A canary only fails if it has failed at least so often, over so many seconds, without a 200.
 FAILURES = 10
 FAILING_S = 5.0
 
 
-class Answers:
-    """The number of a door's answers since its start.
+class ReplyCounts:
+    """The number of a door's replies since its start.
 
     Args:
         run: the door's folder.
     """
 
     def __init__(self, run: Path) -> None:
-        self._log, self._page = run / ANSWERS, run / DOOR_METRICS
+        self._log, self._page = run / REPLIES, run / DOOR_METRICS
         self._log.touch()
         self._file = open(self._log, "rb")
         self._rest = b""
@@ -54,7 +54,7 @@ class Answers:
         self._copies = Counter(dict.fromkeys(COPIES, 0))
         # By MODEL/VERSION and status.
         self._of_canaries: Counter[tuple[str, str]] = Counter()
-        # By MODEL/VERSION: time of the first and the last failure since an answer, and how many.
+        # By MODEL/VERSION: time of the first and the last failure since a 200, and how many.
         self._failing: dict[str, tuple[float, float, int]] = {}
         self._times = Histograms()
         for status in (200, 400, 499, 500):
@@ -66,7 +66,7 @@ class Answers:
         workers: Mapping[tuple[str, str], tuple[int, int]] | None = None,
         canaries: Iterable[Split] = (),
     ) -> bool:
-        """Counts the new answers and writes the page.
+        """Counts the new replies and writes the page.
 
         Args:
             is_ready: what /ping says.
@@ -104,7 +104,7 @@ class Answers:
         self._failing.clear()
 
     def _note_failures(self, new: Mapping[str, Counter[tuple[str, str]]]) -> None:
-        """Adds new answers of canaries, by MODEL/VERSION, and by status and error type."""
+        """Adds new replies of canaries, by MODEL/VERSION, and by status and error type."""
         now = time.monotonic()
         for canary, statuses in new.items():
             failed = answered = 0
@@ -132,8 +132,8 @@ class Answers:
                 labels = LABELS.format(model, version)
                 page.append(f"offpath_workers_{name}{{{labels}}} {counts[number]}")
         page.append("# TYPE offpath_door_responses_total counter")
-        for answer, count in sorted(self._counts.items()):
-            status, _, kind = answer.partition(" ")
+        for reply, count in sorted(self._counts.items()):
+            status, _, kind = reply.partition(" ")
             labels = f'status="{status}",type="{kind}"'
             page.append(f"offpath_door_responses_total{{{labels}}} {count}")
         page.append("# TYPE offpath_door_copies_total counter")

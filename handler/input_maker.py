@@ -12,10 +12,10 @@ from pathlib import Path
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.image.decode import Pixels, decode_image
+from offpath.handler.image.formats import Payload
 from offpath.handler.image.torch_transform import transform_with_torch
 from offpath.handler.image.transform import transform_image
 from offpath.handler.request.npy import is_npy, read_npy
-from offpath.handler.request.payload import Payload
 
 MAPPED_LIBTIFF = re.compile(r" (/\S*libtiff\S*)$", re.MULTILINE)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from offpath.serving.front.answers import FAILING_S, FAILURES, Answers
-from offpath.serving.front.nginx_config import ANSWERS, DOOR_METRICS
+from offpath.serving.front.nginx_config import DOOR_METRICS, REPLIES
+from offpath.serving.front.reply_counts import FAILING_S, FAILURES, ReplyCounts
 from offpath.serving.front.splits import Split
 
 
@@ -19,29 +19,29 @@ def read_count(run: Path, status: str) -> float:
 
 
 def test_half_lines_are_left_out_and_a_page_that_cannot_be_written_stays(tmp_path: Path) -> None:
-    answers = Answers(tmp_path)
-    log, obstacle = tmp_path / ANSWERS, (tmp_path / DOOR_METRICS).with_suffix(".new")
+    replies = ReplyCounts(tmp_path)
+    log, obstacle = tmp_path / REPLIES, (tmp_path / DOOR_METRICS).with_suffix(".new")
     log.write_text(
         "0.010 200 - \n0.010 2000.010 200 - \n.5\n\n0.010.005 200 - \n0.020 404 NotFound \n"
     )
-    answers.count(is_ready=True)
+    replies.count(is_ready=True)
     assert (read_count(tmp_path, "200"), read_count(tmp_path, "404")) == (1, 1)
     obstacle.mkdir()
     with open(log, "a") as file:
         file.write("0.010 200 - \n")
-    answers.count(is_ready=True)
+    replies.count(is_ready=True)
     assert read_count(tmp_path, "200") == 1
     obstacle.rmdir()
-    answers.count(is_ready=True)
+    replies.count(is_ready=True)
     assert read_count(tmp_path, "200") == 2
-    answers.close()
+    replies.close()
 
 
-def test_copies_to_a_shadow_are_no_answers(tmp_path: Path) -> None:
-    answers = Answers(tmp_path)
-    (tmp_path / ANSWERS).write_text("copy 502 -\ncopy 200 -\ncopy 502 -\n0.010 200 - \n")
-    answers.count(is_ready=True)
-    answers.close()
+def test_copies_to_a_shadow_are_no_replies(tmp_path: Path) -> None:
+    replies = ReplyCounts(tmp_path)
+    (tmp_path / REPLIES).write_text("copy 502 -\ncopy 200 -\ncopy 502 -\n0.010 200 - \n")
+    replies.count(is_ready=True)
+    replies.close()
     page = (tmp_path / DOOR_METRICS).read_text()
     for status, number in (("200", 1), ("502", 2), ("504", 0)):
         assert f'offpath_door_copies_total{{status="{status}"}} {number}\n' in page
@@ -73,17 +73,17 @@ def test_a_canary_only_fails_if_none_of_many_requests_over_some_time_had_an_answ
     took_s: float,
     only_fails: bool,
 ) -> None:
-    answers, canary = Answers(tmp_path), Split("d", "2.0", "5")
+    replies, canary = ReplyCounts(tmp_path), Split("d", "2.0", "5")
     now = 0.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     for line in lines:
-        with open(tmp_path / ANSWERS, "a") as log:
+        with open(tmp_path / REPLIES, "a") as log:
             log.write(f"0.010 {line}\n")
-        answers.count(is_ready=True, canaries=[canary])
+        replies.count(is_ready=True, canaries=[canary])
         now += took_s / (FAILURES - 1)
-    assert answers.only_fails(canary) is only_fails
-    answers.forgive()
-    assert not answers.only_fails(canary)
-    answers.close()
+    assert replies.only_fails(canary) is only_fails
+    replies.forgive()
+    assert not replies.only_fails(canary)
+    replies.close()
     page = (tmp_path / DOOR_METRICS).read_text()
     assert 'canary_suspended{model="d",version="2.0"} 0' in page

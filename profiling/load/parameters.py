@@ -1,4 +1,4 @@
-"""Load on a server: its parameters (Load), one window (LoadPlan), the replies (LoadSample).
+"""Load on a server: its parameters (Load), one window (WindowLoad), the replies (LoadSample).
 
 Closed loop: each of N clients sends its next request when its last reply has arrived. Counted are
 the replies that arrive inside the window. A server that stalls stops the clients too, so few
@@ -43,14 +43,16 @@ class Load:
     min_replies: int = 0
     generator: str = "locust"
 
-    def plan(self, url: str, paths: tuple[Path, ...], clients: int, **changes: Any) -> LoadPlan:
-        """Returns one window of this load; `changes` are further fields of the plan."""
+    def for_window(
+        self, url: str, paths: tuple[Path, ...], clients: int, **changes: Any
+    ) -> WindowLoad:
+        """Returns one window of this load; `changes` are further fields."""
         values = {**asdict(self), **changes}
-        return LoadPlan(url=url, paths=paths, clients=clients, **values)
+        return WindowLoad(url=url, paths=paths, clients=clients, **values)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadPlan(Load):
+class WindowLoad(Load):
     """One window of load.
 
     Attributes:
@@ -113,7 +115,7 @@ class Generator(Protocol):
     def check(self, load: Load) -> None:
         """Raises WrongOption when the program is not installed or cannot send such a load."""
 
-    def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
+    def run(self, load: WindowLoad, watcher: Watcher) -> LoadSample:
         """Sends the load; returns when the window is over.
 
         Raises what `check` raises, and ExpectedError if the program died.

@@ -1,4 +1,4 @@
-"""Checks a server's answers against the reference before anything is measured."""
+"""Checks a server's replies against the reference before anything is measured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import httpx
 from offpath.errors import ExpectedError
 from offpath.profiling.load.call import Call
 from offpath.profiling.load.model_under_test import (
-    Answer,
+    ExpectedReply,
     ModelUnderTest,
     classify_reference,
 )
@@ -20,24 +20,25 @@ MAX_PROBABILITY_DIFFERENCE = 0.03
 TIMEOUT_S = 120.0
 
 
-def make_checks(model: ModelUnderTest, photographs: Sequence[bytes]) -> list[tuple[bytes, Answer]]:
-    """Returns the photographs with the clearest answers, and those answers.
+def make_checks(
+    model: ModelUnderTest, photographs: Sequence[bytes]
+) -> list[tuple[bytes, ExpectedReply]]:
+    """Returns the photographs on which the reference leads most, and what it says.
 
-    Seeded weights make near ties, where two correct decoders may differ. So the label is compared
-    on photographs where the reference leads most.
+    Seeded weights make near ties, where two correct decoders may differ.
     """
     answered = [(photo, classify_reference(model, photo)) for photo in photographs[:16]]
     answered.sort(key=lambda pair: -pair[1].lead)
     return answered[:PHOTOGRAPHS_CHECKED]
 
 
-def check_answers(
-    server: str, url: str, call: Call, checks: Sequence[tuple[bytes, Answer]]
+def check_replies(
+    server: str, url: str, call: Call, checks: Sequence[tuple[bytes, ExpectedReply]]
 ) -> float:
     """Returns the largest difference of a probability from the reference.
 
     Args:
-        checks: bodies as the load sends them, with their answers.
+        checks: bodies as the load sends them, with what a right reply says.
 
     Raises:
         ExpectedError: another label, or a probability too far from the reference.
@@ -63,18 +64,18 @@ def read(server: str, call: Call, reply: httpx.Response) -> dict[str, float]:
             f" {reply.text[:300]}"
         )
     try:
-        answer = call.read_reply(reply.content)
+        labels = call.read_reply(reply.content)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise ExpectedError(
-            f"server {server!r} gave an answer that cannot be read ({error!r}):"
+            f"server {server!r} gave a reply that cannot be read ({error!r}):"
             f" {reply.text[:300]}"
         ) from error
-    if not answer:
-        raise ExpectedError(f"server {server!r} gave an answer without a label")
-    return answer
+    if not labels:
+        raise ExpectedError(f"server {server!r} gave a reply without a label")
+    return labels
 
 
-def compare(server: str, reply: dict[str, float], expected: Answer) -> float:
+def compare(server: str, reply: dict[str, float], expected: ExpectedReply) -> float:
     """Returns the difference of the top probability; `reply` maps labels to probabilities."""
     label, probability = max(reply.items(), key=lambda pair: pair[1])
     difference = abs(probability - expected.probability)
