@@ -22,9 +22,9 @@ from offpath.archive import Say, say_nothing
 from offpath.archive.engine_files.exporters import (
     export_openvino,
     prepend_normalisation,
+    quantise,
     save_for_openvino,
 )
-from offpath.archive.engine_files.quantisation import quantise
 from offpath.archive.models.onnx_model import OnnxModel
 from offpath.archive.photograph_sets import PhotographSets
 from offpath.errors import ExpectedError, WrongOption

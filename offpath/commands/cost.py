@@ -10,8 +10,7 @@ from offpath.commands.serve_options import FILE
 from offpath.errors import WrongOption
 
 if TYPE_CHECKING:
-    from offpath.profiling.experiments.cost import Prices
-    from offpath.profiling.experiments.cost_report import Month
+    from offpath.profiling.experiments.cost import Month, Prices
 
 
 @click.command("cost")
@@ -64,22 +63,20 @@ def command(**options: Any) -> None:
     """
     from rich.console import Console
 
-    from offpath.profiling.experiments import cost_report
-    from offpath.profiling.experiments.cost import load_prices
+    from offpath.profiling.experiments import cost
     from offpath.profiling.report.terminal import print_document
 
-    prices = load_prices()
+    prices = cost.load_prices()
     if options["example"]:
-        document = cost_report.published_document(prices)
+        document = cost.published_document(prices)
     else:
-        document = cost_report.document_of(*cost_month(options, prices))
+        document = cost.document_of(*cost_month(options, prices))
     print_document(document, Console())
 
 
 def cost_month(options: dict[str, Any], prices: Prices) -> tuple[Month, list[str]]:
     """Returns the month of each server, and the doubts about the measured rates."""
-    from offpath.profiling.experiments.cost import Demand, cost_server
-    from offpath.profiling.experiments.cost_report import Month
+    from offpath.profiling.experiments.cost import Demand, Month, cost_server
 
     peak, mean = options["peak_per_s"], options["mean_per_s"]
     if peak is None:
@@ -100,9 +97,9 @@ def read_rates(options: dict[str, Any], prices: Prices) -> tuple[dict[str, float
     rates: dict[str, float] = {}
     doubts: list[str] = []
     if options["result"] is not None:
-        from offpath.profiling.experiments import cost_report
+        from offpath.profiling.experiments import cost
 
-        rates, on_gpu, doubts = cost_report.read_rates(options["result"], options["workload"])
+        rates, on_gpu, doubts = cost.read_rates(options["result"], options["workload"])
         mixture = prices.find_mixture(on_gpu, options["instance"])
         if mixture is not None:
             raise WrongOption(

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +23,49 @@ from offpath.serving.log_tools.comparing import FIGURES
 from offpath.serving.printable import printable
 
 if TYPE_CHECKING:
-    from offpath.profiling.core.threshold import Threshold
     from offpath.serving.log_tools.comparing import Comparison
+
+COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+FORM = re.compile(r"\s*(?P<metric>[\w.]+)\s*(?P<sign>[<>=!]=?)\s*(?P<bound>\S+)\s*")
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A metric, a comparison and a number; `text` is how the user wrote them."""
+
+    text: str
+    metric: str
+    sign: str
+    bound: float
+
+    def is_met(self, value: float) -> bool:
+        return COMPARISONS[self.sign](value, self.bound)
+
+
+def parse_threshold(text: str) -> Threshold:
+    """Parses a condition of --fail-if; raises WrongOption for any other form."""
+    found = FORM.fullmatch(text)
+    if found is None or found["sign"] not in COMPARISONS:
+        raise WrongOption(
+            f"--fail-if {text!r}: expected METRIC, one of {' '.join(COMPARISONS)}, and a number,"
+            " as in 'label_psi>0.2'"
+        )
+    if found["metric"] not in FIGURES:
+        raise WrongOption(
+            f"--fail-if {text!r}: no metric {found['metric']!r}; there are: {', '.join(FIGURES)}"
+        )
+    try:
+        bound = float(found["bound"])
+    except ValueError:
+        raise WrongOption(f"--fail-if {text!r}: {found['bound']!r} is not a number") from None
+    return Threshold(text, found["metric"], found["sign"], bound)
 
 
 @click.command("report")
@@ -78,15 +123,11 @@ def report(
       # From cron
       offpath logs report --a ... --b ... --fail-if 'label_psi>0.2' --fail-if 'requests_b<1000'
     """
-    from offpath.profiling.core.threshold import parse_threshold
     from offpath.serving.log_tools.comparing import compare_sets
     from offpath.serving.log_tools.reading import describe_damage, open_store_at
     from offpath.serving.log_tools.record_sets import load_sets, parse_set
 
-    try:
-        thresholds = [parse_threshold(text, FIGURES, "label_psi>0.2") for text in conditions]
-    except ValueError as error:
-        raise WrongOption(f"--fail-if {error}") from None
+    thresholds = [parse_threshold(text) for text in conditions]
     first = parse_set(text_a)
     sets = {"a": first, "b": parse_set(text_b, first.uri)}
     check_output(html_path, "jinja2", "report")

@@ -8,17 +8,16 @@ from typing import Any
 
 import click
 
-from offpath.commands.bench_options import MODELS, fail_if_left_out
-from offpath.commands.load_options import CLIENTS_HELP
 from offpath.commands.run_outputs import (
     FILE,
     Outputs,
     command_line,
+    fail_if_left_out,
     keeping,
     output_options,
     present,
 )
-from offpath.commands.shared_options import add_options
+from offpath.commands.shared_options import CLIENTS_HELP, MODELS, add_options
 from offpath.commands.url_option import check_url
 from offpath.errors import WrongOption
 
@@ -160,8 +159,11 @@ def server(outputs: Outputs, **chosen: Any) -> None:
         )
     # Imported here: `offpath profile server --help` needs neither torch nor rich's live display.
     from offpath.commands.progress import LiveProgress
-    from offpath.profiling.experiments.server_account import document_of
-    from offpath.profiling.experiments.server_profile import ServerChoices, run_server_profile
+    from offpath.profiling.experiments.server_profile import (
+        ServerChoices,
+        document_of,
+        run_server_profile,
+    )
 
     choices = ServerChoices(command=command_line(), **chosen)
     with keeping(outputs, "the window"), LiveProgress() as progress:

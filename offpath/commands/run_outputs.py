@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from offpath.commands.shared_options import Command, add_options
-from offpath.errors import MissingPackage, WrongOption
+from offpath.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def present(run: Run, document: Document, outputs: Outputs) -> None:
 
         write_page(document, outputs.html_path)
     if outputs.plot_path is not None:
-        from offpath.profiling.report.drawings import draw_charts
+        from offpath.profiling.report.charts import draw_charts
 
         draw_charts(document.headline, outputs.plot_path)
     written = {
@@ -165,3 +165,10 @@ def read_numbers(option: str, text: str, example: str) -> tuple[int, ...]:
             f"{option} {text!r}: expected whole numbers above 0, for instance {example}"
         )
     return tuple(map(int, names))
+
+
+def fail_if_left_out(run: Run) -> None:
+    """Ends the command with 1 where a variant failed, after the report was shown."""
+    names = ", ".join(dict.fromkeys(failure.variant for failure in run.failures))
+    if names:
+        raise ExpectedError(f"left out after a failure (see the message above): {names}")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import socket
 import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -15,10 +18,23 @@ from rich.console import Console
 from rich.table import Table
 
 from offpath.serving.client import Prediction
-from offpath.serving.process.notify import notify_ready
 from offpath.serving.server.management import ModelStatus
 from offpath.serving.server.server_log import LogLine
 from offpath.serving.session import View
+
+READY = b"READY=1"
+
+
+def notify_ready() -> None:
+    """Sends READY to the socket that systemd has named, if it has named one."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address.startswith("@"):  # a name that is no file
+        address = f"\0{address[1:]}"
+    # A server that cannot tell systemd serves all the same.
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, contextlib.suppress(OSError):
+        sender.sendto(READY, address)
 
 
 class ServeView(View):

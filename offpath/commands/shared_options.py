@@ -10,6 +10,8 @@ import click
 from offpath.errors import WrongOption
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+MODELS = ("near-free", "resnet50", "efficientnet-lite0")
+CLIENTS_HELP = "Concurrent clients. Each sends its next request after the reply."
 
 
 def add_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:

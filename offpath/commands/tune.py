@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from offpath.commands.load_options import CLIENTS_HELP
 from offpath.commands.progress import LiveProgress
 from offpath.commands.run_outputs import (
     FILE,
@@ -18,6 +17,7 @@ from offpath.commands.run_outputs import (
     present,
     read_numbers,
 )
+from offpath.commands.shared_options import CLIENTS_HELP
 from offpath.errors import ExpectedError, WrongOption
 
 if TYPE_CHECKING:

@@ -1,10 +1,18 @@
-"""The facts of machine and versions that a result needs; no name of the machine."""
+"""The facts of the machine that a result needs (never its name), and samples of its NVIDIA GPUs.
+
+Without a GPU, a driver or nvidia-ml-py there are no readings.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import subprocess
+import threading
+import time
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +20,12 @@ import psutil
 
 from offpath.errors import ExpectedError
 from offpath.handler.process.host_limits import count_cores
-from offpath.profiling.core.gpu import NoGpu, NvmlReader
 from offpath.serving.check.host import read_cpu_model, read_versions
 from offpath.serving.torchserve.launch import find_java
 
+# NVML itself averages utilisation over 1/6 s to 1 s, depending on the GPU: reading more often gives
+# the same figure twice.
+INTERVAL_S = 0.25
 PACKAGES = (
     "torch",
     "torchvision",
@@ -28,6 +38,116 @@ PACKAGES = (
     "locust",
     "geventhttpclient",
 )
+
+
+@dataclass(frozen=True)
+class GpuReading:
+    """A reading of one device.
+
+    Attributes:
+        at_s: seconds since the sampling began.
+        utilisation: share of NVML's last interval in which a kernel ran, 0 to 1. It tells that the
+            device was busy, not how much of it. None where the device does not report it (MIG).
+        memory_used_bytes: memory of all processes on the device.
+        jpeg_utilisation: the same share for the JPEG engine; None where the device has none.
+    """
+
+    at_s: float
+    device: int
+    utilisation: float | None
+    memory_used_bytes: int
+    jpeg_utilisation: float | None = None
+
+
+class NoGpu(Exception):
+    """There is no GPU to read: no package, no driver, no device, or the device was lost."""
+
+
+class NvmlReader:
+    """All GPUs that NVML shows to this process; each method raises NoGpu when it cannot read."""
+
+    def __init__(self) -> None:
+        try:
+            import pynvml
+        except ImportError as error:
+            raise NoGpu from error
+        self._nvml = pynvml
+        try:
+            pynvml.nvmlInit()
+            count = pynvml.nvmlDeviceGetCount()
+            self._handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
+        except pynvml.NVMLError as error:
+            raise NoGpu from error
+        if not self._handles:
+            self.close()
+            raise NoGpu
+
+    def describe(self) -> str:
+        try:
+            names = [str(self._nvml.nvmlDeviceGetName(handle)) for handle in self._handles]
+            return ", ".join([*names, f"driver {self._nvml.nvmlSystemGetDriverVersion()}"])
+        except self._nvml.NVMLError as error:
+            raise NoGpu from error
+
+    def read(self, at_s: float) -> list[GpuReading]:
+        try:
+            return [
+                GpuReading(
+                    round(at_s, 3),
+                    index,
+                    self._read_share(lambda: self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+                    int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used),
+                    self._read_share(lambda: self._nvml.nvmlDeviceGetJpgUtilization(handle)[0]),
+                )
+                for index, handle in enumerate(self._handles)
+            ]
+        except self._nvml.NVMLError as error:
+            raise NoGpu from error
+
+    def _read_share(self, read_percent: Callable[[], int]) -> float | None:
+        try:
+            return float(read_percent()) / 100
+        except (
+            self._nvml.NVMLError_NotSupported,
+            self._nvml.NVMLError_FunctionNotFound,  # a driver older than the call
+        ):
+            return None
+
+    def close(self) -> None:
+        self._nvml.nvmlShutdown()
+
+
+class GpuSampler:
+    """Samples the GPUs on a thread of its own while the `with` block runs."""
+
+    def __init__(
+        self,
+        interval_s: float = INTERVAL_S,
+        open_reader: Callable[[], NvmlReader] = NvmlReader,
+    ) -> None:
+        self.readings: list[GpuReading] = []
+        self._interval_s, self._open_reader = interval_s, open_reader
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> GpuSampler:
+        with contextlib.suppress(NoGpu):
+            reader = self._open_reader()
+            self._thread = threading.Thread(target=self._sample, args=(reader,), daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _sample(self, reader: NvmlReader) -> None:
+        start_s = time.monotonic()
+        with contextlib.closing(reader):
+            while not self._ended.wait(self._interval_s):
+                with contextlib.suppress(NoGpu):
+                    self.readings.extend(reader.read(time.monotonic() - start_s))
 
 
 def describe_host() -> dict[str, Any]:

@@ -1,21 +1,86 @@
-"""The metrics of a window, computed from its raw figures.
+"""The metrics of a window, computed from its raw figures, and the limits of the cores.
 
-A metric that is added to `METRICS` is in every summary and CSV, and any table or chart may name it.
+A metric that is added to `METRICS` is in every summary, and any table or chart may name it.
+
+The variant `limit:decode` is decode + resize alone, and `limit:forward` the model alone in eager
+fp32. Each has `images` and `elapsed_s`. An engine that is faster than eager PyTorch may exceed the
+second limit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
-from offpath.profiling.core.limits import DECODE_RATE
-
+LIMIT = "limit:"
+DECODE, FORWARD = f"{LIMIT}decode", f"{LIMIT}forward"
+# Fact of a variant in runs of earlier versions, whose thin clients sent PIXELS.
+CONTENT = "content"
+# Column of `add_decode_limit`: images per second of decoding alone.
+DECODE_RATE = "decode_limit"
+PIXELS = "npy"
 OK = "replies_200"
 # Replies by HTTP status are `replies_<status>`; requests without a reply are `replies_none`.
 REPLIES = "^replies_.*$"
 CPU = "^cpu_s\\..*$"
 RSS, PSS = "^rss_bytes\\..*$", "^pss_bytes\\..*$"
+
+
+def is_limit(variant: str) -> bool:
+    return variant.startswith(LIMIT)
+
+
+class Limits:
+    """The limits of a run in images per second, each the median of its rounds."""
+
+    def __init__(self, windows: pl.DataFrame) -> None:
+        self._rates: dict[tuple[str, str], float] = {}
+        if "images" in windows.columns:
+            rate = (pl.col("images") / pl.col("elapsed_s")).median().alias("rate")
+            limits = windows.filter(pl.col("variant").is_in([DECODE, FORWARD]))
+            rates = limits.group_by("variant", "workload").agg(rate)
+            self._rates = {(variant, workload): rate for variant, workload, rate in rates.rows()}
+
+    def decode(self, workload: str) -> float | None:
+        return self._rates.get((DECODE, workload))
+
+    def forward(self) -> float | None:
+        return self._rates.get((FORWARD, ""))
+
+    def both(self, workload: str) -> float | None:
+        decode, forward = self.decode(workload), self.forward()
+        return 1 / (1 / decode + 1 / forward) if decode and forward else None
+
+    def drawn(self, workload: str) -> tuple[float, str] | None:
+        """Returns images per second and name of a chart's line; None where no limit was measured.
+
+        It is decoding alone. Where the forward is most of the work, that line would shrink all bars
+        to nothing. There it is both together.
+        """
+        decode, both = self.decode(workload), self.both(workload)
+        if not decode:
+            return None
+        if both and both < decode / 2:
+            return both, "decode + eager forward"
+        return decode, "decode alone"
+
+
+def add_decode_limit(
+    windows: pl.DataFrame, variants: Mapping[str, Mapping[str, Any]]
+) -> pl.DataFrame:
+    """Returns the windows with DECODE_RATE on their workload, null where clients send pixels."""
+    limits = Limits(windows)
+    rows = [
+        (variant, workload, limits.decode(workload))
+        for variant, workload in windows.select("variant", "workload").unique().rows()
+        if not is_limit(variant) and variants.get(variant, {}).get(CONTENT) != PIXELS
+    ]
+    schema = {"variant": pl.String, "workload": pl.String, DECODE_RATE: pl.Float64}
+    table = pl.DataFrame(rows, schema=schema, orient="row")
+    return windows.join(table, on=["variant", "workload"], how="left")
 
 
 @dataclass(frozen=True)
@@ -48,7 +113,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("images_per_s", "1/s", "images/s", pl.col("images") / pl.col("elapsed_s")),
     Metric("replies", "", "replies", replies()),
     Metric("failed", "", "failed", replies() - pl.col(OK)),
-    # Share of what the cores allow, see `limits.py`.
+    # Share of what the cores allow.
     Metric("decode_percent", "%", "% decode", 100 * pl.col("rate") / pl.col(DECODE_RATE)),
     Metric("cpu_ms.frontend", "ms", "front end", per_reply_ms("(frontend|nginx)")),
     Metric("cpu_ms.nginx", "ms", "door", per_reply_ms("nginx")),

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -28,6 +28,22 @@ DECIMALS = 3
 
 # Metric -> one value, or one value per request.
 Figures = Mapping[str, float | Sequence[float]]
+
+
+class Observer(Protocol):
+    """Is told how a run goes on."""
+
+    def on_step(self, text: str) -> None:
+        """Is called when a step of the run begins."""
+
+    def on_replies(self, replies: int, elapsed_s: float) -> None:
+        """Receives the live count of replies inside a window."""
+
+    def on_progress(self, done: int, total: int) -> None:
+        """Receives the number of measured cells, and of all cells."""
+
+    def on_failure(self, variant: str, reason: str) -> None:
+        """Is called when a variant is left out from now on."""
 
 
 @dataclass(frozen=True)

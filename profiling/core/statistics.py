@@ -16,8 +16,14 @@ from typing import Any
 
 import polars as pl
 
-from offpath.profiling.core.limits import DECODE_RATE, Limits, add_decode_limit
-from offpath.profiling.core.metrics import METRICS, OK, REPLIES
+from offpath.profiling.core.metrics import (
+    DECODE_RATE,
+    METRICS,
+    OK,
+    REPLIES,
+    Limits,
+    add_decode_limit,
+)
 from offpath.profiling.core.run import Cell, Run
 
 KEY_SCHEMA: dict[str, Any] = {

@@ -11,28 +11,38 @@ measured one are idle. Then turns follow within seconds, on cores of nearly one 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from offpath.errors import ExpectedError
 from offpath.handler.process.host_limits import count_cores
-from offpath.profiling.core.limits import DECODE, FORWARD
-from offpath.profiling.core.observer import Observer
-from offpath.profiling.core.run import Cell, Failure, Figures, Run
+from offpath.profiling.core.metrics import DECODE, FORWARD
+from offpath.profiling.core.run import Cell, Failure, Figures, Observer, Run
 from offpath.profiling.core.workplace import work_folder
+from offpath.profiling.load.call import Call
 from offpath.profiling.load.generators import find_generator
 from offpath.profiling.load.limits import LimitMeter, Rate
-from offpath.profiling.load.model_under_test import ExpectedReply, load_model, name_model
-from offpath.profiling.load.parameters import Load
-from offpath.profiling.load.reply_check import check_replies, make_checks
-from offpath.profiling.load.window import RunningServer, WindowWatcher, measure_load
+from offpath.profiling.load.model_under_test import (
+    ExpectedReply,
+    ModelUnderTest,
+    classify_reference,
+    load_model,
+    name_model,
+)
+from offpath.profiling.load.window import Load, RunningServer, WindowWatcher, measure_load
 from offpath.profiling.load.workload import Bodies, load_workload
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.registry import make_servers
 
+PHOTOGRAPHS_CHECKED = 4
+# Bound of the difference between DCT-scaled and exact decoding.
+MAX_PROBABILITY_DIFFERENCE = 0.03
+TIMEOUT_S = 120.0
 NAME = "compare"
 LIMIT_BATCH_SIZE = 8
 LIMIT_SECONDS = 3.0
@@ -44,12 +54,80 @@ START_S = 10.0
 START = Cell()
 
 
+def make_checks(
+    model: ModelUnderTest, photographs: Sequence[bytes]
+) -> list[tuple[bytes, ExpectedReply]]:
+    """Returns the photographs on which the reference leads most, and what it says.
+
+    Seeded weights make near ties, where two correct decoders may differ.
+    """
+    answered = [(photo, classify_reference(model, photo)) for photo in photographs[:16]]
+    answered.sort(key=lambda pair: -pair[1].lead)
+    return answered[:PHOTOGRAPHS_CHECKED]
+
+
+def check_replies(
+    server: str, url: str, call: Call, checks: Sequence[tuple[bytes, ExpectedReply]]
+) -> float:
+    """Returns the largest difference of a probability from the reference.
+
+    Args:
+        checks: bodies as the load sends them, with what a right reply says.
+
+    Raises:
+        ExpectedError: another label, or a probability too far from the reference.
+    """
+    largest = 0.0
+    # trust_env: no proxy before loopback. verify: a server under test has signed its certificate.
+    with httpx.Client(trust_env=False, verify=False, timeout=TIMEOUT_S) as client:
+        for body, expected in checks:
+            try:
+                reply = client.post(url, content=body, headers=call.all_headers)
+            except httpx.TransportError as error:
+                raise ExpectedError(
+                    f"server {server!r} did not answer a good photograph: {error!r}"
+                ) from error
+            largest = max(largest, compare(server, read(server, call, reply), expected))
+    return largest
+
+
+def read(server: str, call: Call, reply: httpx.Response) -> dict[str, float]:
+    if reply.status_code != 200:
+        raise ExpectedError(
+            f"server {server!r} answered {reply.status_code} to a good photograph:"
+            f" {reply.text[:300]}"
+        )
+    try:
+        labels = call.read_reply(reply.content)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise ExpectedError(
+            f"server {server!r} gave a reply that cannot be read ({error!r}):"
+            f" {reply.text[:300]}"
+        ) from error
+    if not labels:
+        raise ExpectedError(f"server {server!r} gave a reply without a label")
+    return labels
+
+
+def compare(server: str, reply: dict[str, float], expected: ExpectedReply) -> float:
+    """Returns the difference of the top probability; `reply` maps labels to probabilities."""
+    label, probability = max(reply.items(), key=lambda pair: pair[1])
+    difference = abs(probability - expected.probability)
+    if label != expected.label or difference > MAX_PROBABILITY_DIFFERENCE:
+        raise ExpectedError(
+            f"server {server!r} answered {label!r} with {probability:.4f}; the reference is"
+            f" {expected.label!r} with {expected.probability:.4f} (at most"
+            f" {MAX_PROBABILITY_DIFFERENCE} apart): its speed would not be comparable"
+        )
+    return difference
+
+
 @dataclass(frozen=True)
 class Choices:
     """The user's choices.
 
     Attributes:
-        variants: servers with other settings, see `servers.overrides`.
+        variants: servers with other settings, see `servers.registry`.
         side_by_side: start each server once and keep all running.
         batch_size: largest batch of each server.
         workers: number of workers that each server runs with; None for one per core.

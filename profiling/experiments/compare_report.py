@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from offpath.profiling.core.doubts import find_doubts
 from offpath.profiling.core.figures import format_figure
-from offpath.profiling.core.limits import is_limit
-from offpath.profiling.core.metrics import METRICS, OK
+from offpath.profiling.core.metrics import METRICS, OK, is_limit
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.statistics import LATENCY, PERCENTILES, Spread, Summary
 from offpath.profiling.report.charts import (
@@ -314,9 +313,7 @@ def show_run(view: View) -> list[Section]:
 
 def find_limit(view: View) -> tuple[float, str] | None:
     drawn = view.summary.limits.drawn(view.cells[0].workload) if view.cells else None
-    if drawn is None:
-        return None
-    return drawn.rate, f"{drawn.name}, {format_figure(drawn.rate)} per second"
+    return drawn and (drawn[0], f"{drawn[1]}, {format_figure(drawn[0])} per second")
 
 
 def name_baseline(view: View) -> str:

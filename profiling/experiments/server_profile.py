@@ -1,8 +1,20 @@
-"""One profile of a running server: loads it and makes the account of its clients' latency."""
+"""`profile server`: loads a running server and accounts for its clients' mean latency.
+
+The account is made of two /metrics snapshots and the clients' latencies. Three clocks lie inside
+one another: the client's, Java's per request (from the whole request read to the reply begun, with
+the queue apart), and the handler's own stages. Each part of the account is a stage, or the
+difference of two neighbouring clocks. The parts add up to the client's mean exactly; where the
+clocks contradict each other, the last part holds the difference.
+
+Java counts per request. The handler's counters are per batch, and each request waits for its whole
+batch: a batch's time is the latency of every item in it. The mean over batches stands for the mean
+over items. That is exact if all batches have one size. Otherwise it is too low if time grows with
+size, and the difference appears in "worker protocol".
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -13,21 +25,50 @@ import httpx
 
 from offpath.archive.photographs import SAMPLE
 from offpath.errors import ExpectedError
-from offpath.profiling.core.observer import Observer
-from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.experiments.server_account import (
-    find_account_doubts,
-    make_account,
-    read_counters,
-)
+from offpath.handler.stages import Stage
+from offpath.profiling.core.doubts import find_doubts
+from offpath.profiling.core.figures import format_figure
+from offpath.profiling.core.run import Cell, Observer, Run
+from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.load.generators import find_generator
-from offpath.profiling.load.parameters import Load
 from offpath.profiling.load.prometheus import Snapshot, read_metrics
-from offpath.profiling.load.window import Groups, WindowWatcher, measure_load
+from offpath.profiling.load.window import Groups, Load, WindowWatcher, measure_load
 from offpath.profiling.load.workload import Workload, load_workload
-from offpath.profiling.profilers.profile_report import ACCOUNT
+from offpath.profiling.profilers.profile_report import ACCOUNT, Profiled, draw_bars
+from offpath.profiling.report.document import Document, Section, describe_run, format_table
 from offpath.serving.client import IMAGE_CONTENT_TYPE
 
+REQUESTS = "ts_inference_requests_total"
+# `load/prometheus.py` adds `_total` to these names.
+INFERENCE_US = "ts_inference_latency_microseconds_total"
+QUEUE_US = "ts_queue_latency_microseconds_total"
+STAGES = "offpath_stage_seconds_total"
+BATCHES = "offpath_batches_total"
+ITEMS = "offpath_items_total"
+# The stage for time that the handler itself could not assign.
+OTHER = "other"
+# The parts of the account besides the handler's stages.
+CLIENT, QUEUE = "client, socket and front end", "queue"
+PROTOCOL, WORKER = "worker protocol", "worker and handler"
+HANDLER_OTHER = "handler, other"
+LEFT = "not accounted for"
+MIN_BATCHES = 50
+# From this share of the counted requests on, those in flight at the window's ends matter.
+MAX_EDGE_SHARE = 0.05
+# The share of the client's mean by which the parts may exceed it.
+MAX_EXCESS_SHARE = 0.02
+TITLE = "Where a client's latency goes, from its socket to the model"
+# Metric of the summary -> its name in the report.
+COUNTED = {
+    "replies": "replies",
+    "failed": "failures",
+    "rate": "replies per second",
+    f"{LATENCY}.mean": "mean ms",
+    **{f"{LATENCY}.p{percent}": f"p{percent} ms" for percent in (50, 95, 99)},
+    "mean_batch_size": "mean batch size",
+    "gpu_percent": "GPU, % busy",
+    "gpu_mb": "GPU memory, MB",
+}
 EXPERIMENT = "profile-server"
 # Java compiles its hot code meanwhile.
 WARM_UP_S = 15.0
@@ -38,6 +79,143 @@ TIMEOUT_S = 120.0
 # Figures of a window that cannot be measured for a server whose processes are not known: its CPU
 # time would count as that of other processes.
 NOT_OURS = ("cpu_s.", "other_cores")
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Differences of a model's counters between two snapshots.
+
+    Attributes:
+        requests, inference_us, queue_us: Java's sums over requests.
+        batches, items, stages_s: our handler's counters; 0 and empty for any other handler.
+    """
+
+    requests: float
+    inference_us: float
+    queue_us: float
+    batches: float
+    items: float
+    stages_s: Mapping[str, float]
+
+
+def read_counters(before: Snapshot, after: Snapshot, model: str) -> Counters:
+    """Returns the differences of a model's counters.
+
+    Raises:
+        ExpectedError: TorchServe's counters are missing, fell (the server was restarted), or
+            counted nothing.
+    """
+    if not after.has(REQUESTS):
+        raise ExpectedError(
+            f"the metrics page has no {REQUESTS}: it is not TorchServe's, the server had no"
+            " request yet, or metrics_mode is not prometheus in its config.properties"
+        )
+    requests = change(before, after, REQUESTS, model_name=model)
+    if not requests:
+        raise ExpectedError(
+            f"TorchServe counted no request of the model {model!r} in the window: the window was"
+            " too short, or the metrics belong to another server"
+        )
+    earlier = before.by_label(STAGES, "Stage", ModelName=model)
+    later = after.by_label(STAGES, "Stage", ModelName=model)
+    return Counters(
+        requests=requests,
+        inference_us=change(before, after, INFERENCE_US, model_name=model),
+        queue_us=change(before, after, QUEUE_US, model_name=model),
+        batches=change(before, after, BATCHES, ModelName=model),
+        items=change(before, after, ITEMS, ModelName=model),
+        stages_s={name: seconds - earlier.get(name, 0.0) for name, seconds in later.items()},
+    )
+
+
+def change(before: Snapshot, after: Snapshot, name: str, **labels: str) -> float:
+    difference = after.total(name, **labels) - before.total(name, **labels)
+    if difference < 0:
+        raise ExpectedError(
+            f"the counter {name} fell by {-difference:g} under load: the server was restarted; its"
+            " log says why"
+        )
+    return difference
+
+
+def make_account(mean_ms: float, counters: Counters) -> dict[str, float]:
+    """Returns the client's mean latency in milliseconds by part, in the order of the path."""
+    java_ms = counters.inference_us / counters.requests / 1e3
+    queue_ms = counters.queue_us / counters.requests / 1e3
+    handler = list_handler_parts(counters)
+    account = {
+        CLIENT: max(0.0, mean_ms - java_ms),
+        QUEUE: queue_ms,
+        PROTOCOL if handler else WORKER: max(0.0, java_ms - queue_ms - sum(handler.values())),
+        **handler,
+    }
+    # The last part makes the sum exact, whatever its sign.
+    return {**account, LEFT: mean_ms - sum(account.values())}
+
+
+def list_handler_parts(counters: Counters) -> dict[str, float]:
+    """Returns milliseconds per batch by our handler's stages; empty for any other handler."""
+    if not counters.batches:
+        return {}
+    # The page is not ordered. Stages of a later version come after the known stages.
+    known = [stage.value for stage in Stage if stage.value in counters.stages_s]
+    names = dict.fromkeys([*known, *counters.stages_s, OTHER])
+    return {
+        HANDLER_OTHER if name == OTHER else name: ms
+        for name in sorted(names, key=lambda name: name == OTHER)
+        for ms in [1e3 * counters.stages_s.get(name, 0.0) / counters.batches]
+    }
+
+
+def find_account_doubts(
+    counters: Counters, account: Mapping[str, float], mean_ms: float, clients: int
+) -> list[str]:
+    doubts = []
+    if not counters.batches:
+        doubts.append(
+            "this server lacks our handler's counters: worker and handler cannot be told apart"
+        )
+    elif counters.batches < MIN_BATCHES:
+        doubts.append(
+            f"only {counters.batches:.0f} batches were counted; workers report once per second, so"
+            " measure for longer"
+        )
+    if clients > MAX_EDGE_SHARE * counters.requests:
+        doubts.append(
+            f"up to {clients} requests in flight at the window's ends against"
+            f" {counters.requests:.0f} counted: measure for longer"
+        )
+    if account[LEFT] <= -MAX_EXCESS_SHARE * mean_ms:
+        doubts.append(
+            f"the parts are {-account[LEFT]:.1f} ms more than the client waited: the clocks'"
+            " windows differ, so measure for longer on a steadier machine"
+        )
+    return doubts
+
+
+def list_counts(server: Profiled) -> Iterator[tuple[str, str]]:
+    yield "clients", str(server.cell.clients)
+    for metric, title in COUNTED.items():
+        if (value := server.value(metric)) is not None:
+            yield title, format_figure(value)
+
+
+def document_of(run: Run, baseline: str | None = None) -> Document:
+    (name,) = run.variants
+    server = Profiled(Summary(run), name)
+    charts = draw_bars([server], TITLE, ACCOUNT)
+    account = [[row.part, row.format_ms(), row.format_share()] for row in server.list_rows(ACCOUNT)]
+    sections = [
+        Section(
+            "The account",
+            format_table(["part", "ms", "share"], account, title=name, has_total=True),
+            charts,
+            "Means in the order of the path; they add up to the client's mean.",
+        ),
+        Section("What was counted", format_table(["", "value"], list_counts(server), title=name)),
+    ]
+    title = f"{TITLE}: {name}"
+    return describe_run(run, Document(title, sections, warnings=find_doubts(run), headline=charts))
 
 
 @dataclass(frozen=True)
@@ -70,11 +248,13 @@ class ServerChoices:
         }
 
 
+@dataclass
 class AttachedServer:
-    """A `RunningServer` whose processes and log are not known."""
+    """A `RunningServer` whose processes and log are not known: a model, and where it is counted."""
 
-    def __init__(self, predict_url: str) -> None:
-        self.predict_url = predict_url
+    predict_url: str
+    model: str
+    metrics_url: str
 
     def groups(self) -> Groups:
         return {}
@@ -84,15 +264,6 @@ class AttachedServer:
 
     def log_path(self) -> Path:
         return Path("its own")
-
-
-@dataclass(frozen=True)
-class Target:
-    """A model to load, and where it is counted."""
-
-    running: AttachedServer
-    model: str
-    metrics_url: str
 
 
 def run_server_profile(
@@ -120,19 +291,19 @@ def run_server_profile(
     return run
 
 
-def attach(url: str, metrics_url: str | None) -> Target:
+def attach(url: str, metrics_url: str | None) -> AttachedServer:
     """Returns a model of a running server, whose name is in `url`."""
     host, _, path = url.rstrip("/").partition("/predictions/")
     if metrics_url is None:
         parts = urlsplit(host)
         metrics_url = f"{parts.scheme}://{parts.hostname}:{METRICS_PORT}"
     metrics_url = metrics_url.rstrip("/").removesuffix("/metrics") + "/metrics"
-    return Target(AttachedServer(url), path.split("/")[0], metrics_url)
+    return AttachedServer(url, path.split("/")[0], metrics_url)
 
 
-def check_replies(target: Target) -> None:
+def check_replies(target: AttachedServer) -> None:
     """Raises ExpectedError unless the model answers an image with 200."""
-    url, image = target.running.predict_url, SAMPLE.read_bytes()
+    url, image = target.predict_url, SAMPLE.read_bytes()
     headers = {"Content-Type": IMAGE_CONTENT_TYPE}
     try:
         reply = httpx.post(url, content=image, headers=headers, timeout=TIMEOUT_S, trust_env=False)
@@ -153,8 +324,8 @@ class SnapshotWatcher(WindowWatcher):
     The last reading before the window ends is the second snapshot. All clients are busy at both.
     """
 
-    def __init__(self, name: str, target: Target, observer: Observer) -> None:
-        super().__init__(name, target.running, observer)
+    def __init__(self, name: str, target: AttachedServer, observer: Observer) -> None:
+        super().__init__(name, target, observer)
         self._metrics_url = target.metrics_url
         self._last_s = 0.0
         self.snapshots: list[Snapshot] = []
@@ -171,7 +342,7 @@ class SnapshotWatcher(WindowWatcher):
 
 
 def add_account(
-    run: Run, choices: ServerChoices, target: Target, workload: Workload, observer: Observer
+    run: Run, choices: ServerChoices, target: AttachedServer, workload: Workload, observer: Observer
 ) -> None:
     """Loads the server for one window and accounts for the clients' mean latency.
 
@@ -180,7 +351,7 @@ def add_account(
     """
     name, load = choices.url, choices.load
     observer.on_step(f"{name}: warm-up and {choices.duration_s:g} s of load")
-    window = load.for_window(target.running.predict_url, workload.paths, choices.clients)
+    window = load.for_window(target.predict_url, workload.paths, choices.clients)
     watcher = SnapshotWatcher(name, target, observer)
     figures = measure_load(watcher, window, find_generator(load.generator))
     figures = {n: v for n, v in figures.items() if not n.startswith(NOT_OURS)}

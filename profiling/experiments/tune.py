@@ -18,8 +18,7 @@ from typing import Any
 from offpath.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.handler.process.host_limits import count_cores
 from offpath.handler.serving_settings import RANGES
-from offpath.profiling.core.observer import Observer
-from offpath.profiling.core.run import Cell, Failure, Figures, Run
+from offpath.profiling.core.run import Cell, Failure, Figures, Observer, Run
 from offpath.profiling.core.workplace import work_folder
 from offpath.profiling.experiments.tune_report import (
     MIN_REPLIES,
@@ -28,8 +27,7 @@ from offpath.profiling.experiments.tune_report import (
     read_trials,
 )
 from offpath.profiling.load.generators import find_generator
-from offpath.profiling.load.parameters import Load
-from offpath.profiling.load.window import WindowWatcher, measure_load
+from offpath.profiling.load.window import Load, WindowWatcher, measure_load
 from offpath.profiling.load.workload import Workload, check_workload, load_workload
 from offpath.profiling.servers.registering import (
     RegisteringServer,

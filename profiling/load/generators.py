@@ -30,7 +30,7 @@ import psutil
 
 from offpath.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.profiling.core.workplace import child_environment
-from offpath.profiling.load.parameters import (
+from offpath.profiling.load.window import (
     NO_REPLY,
     Generator,
     Load,

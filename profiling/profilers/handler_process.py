@@ -41,18 +41,40 @@ from offpath.profiling.profilers.collector import (
     FunctionSample,
     LineSample,
     LoadedHandler,
+    collect_stages,
 )
-from offpath.profiling.profilers.cprofile import CallCollector
-from offpath.profiling.profilers.handlers import ENTRY, HandlerSpec
-from offpath.profiling.profilers.stages import collect_stages
-from offpath.profiling.profilers.threads import FlameCollector, LineCollector, choose_functions
+from offpath.profiling.profilers.threads import (
+    CallCollector,
+    FlameCollector,
+    LineCollector,
+    choose_functions,
+)
 
 STAGES, CPROFILE, LINES, FLAME = "stages", "cprofile", "lines", "flame"
 MODULE = "offpath.profiling.profilers.handler_process"
 MODEL_NAME = "classifier"
+DEFAULT_BATCH_SIZE = 8
+# The module of a class of the user's, without an archive.
+ENTRY = "profiled_entry.py"
 LOG_TAIL_CHARACTERS = 2000
 # The folder that holds the package `offpath`.
 ROOT = Path(offpath.__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class HandlerSpec:
+    """Everything that a process needs to load one handler.
+
+    Attributes:
+        folder: the unzipped archive.
+        entry: the manifest's handler, in the form that `ts.model_loader` takes.
+    """
+
+    name: str
+    folder: str
+    entry: str
+    batch_size: int = DEFAULT_BATCH_SIZE
+    environ: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -7,27 +7,178 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from offpath.errors import ExpectedError
-from offpath.profiling.core.observer import Observer
-from offpath.profiling.core.run import Cell, Failure, Run
+from offpath.archive.mar_file import read_mar, unpack_mar
+from offpath.errors import ExpectedError, WrongOption
+from offpath.handler.serving_settings import name_keys
+from offpath.profiling.core.run import Cell, Failure, Observer, Run
 from offpath.profiling.load.workload import Workload, load_workload
-from offpath.profiling.profilers.handler_process import CPROFILE, FLAME, Job, profile_handler
-from offpath.profiling.profilers.handlers import (
-    NAIVE,
-    HandlerChoice,
-    choose_handlers,
-    prepare_handler,
+from offpath.profiling.profilers.handler_process import (
+    CPROFILE,
+    DEFAULT_BATCH_SIZE,
+    ENTRY,
+    FLAME,
+    HandlerSpec,
+    Job,
+    profile_handler,
 )
 from offpath.profiling.profilers.profile_report import FUNCTIONS, LINES, list_batches
 
+OFFPATH, STOCK, NAIVE = "offpath", "stock", "naive"
+BUILT_IN = (OFFPATH, STOCK, NAIVE)
+# A class of the user's, in a module of its own: TorchServe's loader expects exactly one class. The
+# user's file stays in place, so reports name its lines, and it may import its neighbours.
+ENTRY_SOURCE = """\
+import importlib, sys
+sys.path.insert(1, {folder!r})
+class {name}(importlib.import_module({module!r}).{name}): pass
+"""
 FILE_SUFFIXES = {CPROFILE: ".prof", FLAME: "-flame.html"}
 EXPERIMENT = "profile-"
 DEFAULT_MODEL = "near-free"
 # Requests before measuring starts.
 WARM_UP = 80
+
+
+@dataclass(frozen=True)
+class HandlerChoice:
+    """A handler that the user chose.
+
+    Attributes:
+        name: its name in reports, unique in a run.
+        source: one of BUILT_IN, the path of an archive, or `FILE:CLASS`.
+    """
+
+    name: str
+    source: str
+    is_archive: bool = False
+
+    def batch_size(self, asked: int | None) -> int:
+        """Returns the requests per batch: the chosen number, else what TorchServe would give."""
+        return asked or (1 if self.source == NAIVE else DEFAULT_BATCH_SIZE)
+
+
+def choose_handlers(names: tuple[str, ...], mars: tuple[Path, ...]) -> list[HandlerChoice]:
+    """Checks the names before anything is built. Without any name, our handler is chosen.
+
+    Raises:
+        WrongOption: a name is unknown or given twice, a file does not exist, or named handlers have
+            several archives whose model they could run.
+    """
+    if not names and not mars:
+        names = (OFFPATH,)
+    choices = [choose_handler(name) for name in names]
+    for path in mars:
+        check_archive(path)
+        choices.append(HandlerChoice(path.stem, str(path), is_archive=True))
+    seen = [choice.name for choice in choices]
+    for name in seen:
+        if seen.count(name) > 1:
+            raise WrongOption(
+                f"handler {name!r} is given {seen.count(name)} times; expected each handler once"
+            )
+    if names and len(mars) > 1:
+        raise WrongOption(
+            f"the handler {names[0]!r} runs the model of the archive beside it; expected one"
+            f" archive, found {len(mars)}"
+        )
+    return choices
+
+
+def choose_handler(name: str) -> HandlerChoice:
+    if name in BUILT_IN:
+        return HandlerChoice(name, name)
+    file, separator, class_name = name.rpartition(":")
+    if not separator or not class_name.isidentifier():
+        raise WrongOption(
+            f"unknown handler {name!r}; expected {', '.join(BUILT_IN)}, or FILE.py:CLASS"
+            " for a class of your own"
+        )
+    if not Path(file).is_file():
+        raise WrongOption(f"handler file {file!r} does not exist; expected FILE.py:CLASS")
+    return HandlerChoice(class_name, f"{Path(file).resolve()}:{class_name}")
+
+
+def check_archive(path: Path) -> None:
+    """Raises WrongOption if an archive names no handler, or a handler that cannot be loaded."""
+    mar = read_mar(path)
+    if not mar.handler:
+        raise WrongOption(
+            f"archive {str(path)!r} has no handler in its manifest; build it with"
+            " `offpath archive`, or with torch-model-archiver and its option --handler"
+        )
+    file = mar.handler.split(":")[0].split("/")[-1]
+    module = file.removesuffix(".py")
+    is_inside = any(f"{module}{end}" in mar.names for end in (".py", ".so"))
+    if not is_inside and find_spec(f"ts.torch_handler.{module}") is None:
+        raise WrongOption(
+            f"archive {str(path)!r} names the handler {mar.handler!r}, which is neither in it"
+            " nor one of TorchServe's own; build the archive again"
+        )
+
+
+def prepare_handler(
+    choice: HandlerChoice,
+    model: str,
+    batch_size: int,
+    s3_environ: Mapping[str, str],
+    folder: Path,
+) -> HandlerSpec:
+    """Builds the handler's archive if it has none, and unzips it below `folder`.
+
+    Takes some seconds, mostly in torch-model-archiver.
+
+    Args:
+        model: name of an embedded model, or an archive with the model.
+        s3_environ: tells the naive handler and our log where a stand-in for S3 is; empty for none.
+    """
+    folder.mkdir(parents=True)
+    # A user's archive may name the user's bucket, and a profile must not write there.
+    has_log = bool(s3_environ) and choice.source == OFFPATH
+    if choice.is_archive:
+        archive = Path(choice.source)
+    else:
+        archive = build_handler(choice.source, model, batch_size, has_log, folder)
+    mar = read_mar(archive)
+    unpack_mar(mar, folder / "model")
+    entry = mar.handler.split("/")[-1]
+    if not choice.is_archive and choice.source not in BUILT_IN:
+        entry = write_entry(choice.source, folder / "model")
+    off = {} if has_log else {"OFFPATH_PREDICTION_LOG": "off"}
+    environ = {"OMP_NUM_THREADS": "1", **s3_environ, **off}
+    return HandlerSpec(choice.name, str(folder / "model"), entry, batch_size, environ)
+
+
+def write_entry(source: str, folder: Path) -> str:
+    """Writes ENTRY for `FILE:CLASS` and returns its name."""
+    file, _, name = source.rpartition(":")
+    path = Path(file)
+    text = ENTRY_SOURCE.format(folder=str(path.parent), module=path.stem, name=name)
+    (folder / ENTRY).write_text(text, encoding="utf-8")
+    return ENTRY
+
+
+def build_handler(
+    source: str, model_name: str, batch_size: int, has_log: bool, folder: Path
+) -> Path:
+    """Builds the archive of a handler of BUILT_IN; any other gets the stock weights and labels."""
+    # Imported here: torch takes seconds to import, and a wrong name is reported before that.
+    from offpath.profiling.load.model_under_test import load_model
+    from offpath.profiling.servers import archives, put_store
+
+    model = load_model(model_name)
+    if source == NAIVE:
+        return archives.build_naive(model, folder)
+    log = {"prediction_log": dict(put_store.PREDICTION_LOG)} if has_log else {}
+    config = archives.offpath_config(model, 1, threads=1, **log)
+    config |= name_keys(batch_size=batch_size)
+    if source == OFFPATH:
+        return archives.build_offpath(model, config, folder)
+    del config["handler"]
+    return archives.build_stock(model, config, folder)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A report: headed sections of charts and Markdown text, as plain data.
 
-`terminal.py`, `page.py` and `drawings.py` render a report without knowing where its figures come
+`terminal.py`, `page.py` and `charts.py` render a report without knowing where its figures come
 from. Names in a report come from strangers, so every text is escaped when it becomes Markdown.
 """
 
@@ -9,15 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from offpath.profiling.core.facts import (
-    describe_host,
-    describe_settings,
-    describe_versions,
-    describe_workload,
-    format_time,
-)
+from offpath.profiling.core.figures import format_bytes
 from offpath.profiling.report.charts import Chart
 from offpath.serving.printable import printable
 
@@ -160,4 +154,46 @@ def describe_run(run: Run, document: Document) -> Document:
         command=run.command,
         facts=facts,
         details={name: text for name, text in details.items() if text},
+    )
+
+
+def format_time(started_at: str) -> str:
+    return started_at.replace("T", " ").replace("+00:00", " UTC")
+
+
+def describe_host(host: Mapping[str, Any]) -> str:
+    parts = [
+        host.get("cpu"),
+        f"{host['cores']} cores" if "cores" in host else None,
+        f"{host['memory_gib']} GiB" if "memory_gib" in host else None,
+        host.get("system"),
+        host.get("gpu"),
+    ]
+    return ", ".join(str(part) for part in parts if part)
+
+
+def describe_versions(host: Mapping[str, Any]) -> str:
+    versions = {
+        "Python": host.get("python"),
+        "Java": host.get("java"),
+        "offpath": host.get("offpath"),
+        **host.get("packages", {}),
+    }
+    return ", ".join(f"{name} {text}" for name, text in versions.items() if text)
+
+
+def describe_workload(workload: Mapping[str, Any]) -> str:
+    if not workload:
+        return ""
+    mean = workload.get("mean_bytes")
+    size = f" of {format_bytes(mean)} mean" if mean else ""
+    name = f"{workload['name']}: " if "name" in workload else ""
+    return f"{name}{workload.get('count', '?')} photographs{size}"
+
+
+def describe_settings(settings: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name.replace('_', ' ')} {value}"
+        for name, value in settings.items()
+        if value not in (None, "", {}, [])
     )

@@ -14,8 +14,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
+from offpath.profiling.report.charts import inline_svg
 from offpath.profiling.report.document import Document
-from offpath.profiling.report.drawings import inline_svg
 
 
 def write_page(document: Document, path: Path) -> None:

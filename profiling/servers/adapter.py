@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.load.call import Call
+from offpath.profiling.servers import confined
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.server_process import (
     LOOPBACK,
@@ -40,8 +41,6 @@ BATCH_SIZE = 8
 MAX_BATCH_DELAY_MS = 1
 # Holds the settings of a server's own program, as JSON.
 VARIABLE = "OFFPATH_SERVICE"
-# The relay's file, see `confined`.
-CONFINED = str(Path(__file__).with_name("confined.py"))
 # Printed by a program where no request tells that all its workers are ready.
 READY = "offpath: all workers are ready"
 
@@ -243,7 +242,7 @@ class RunningPackage:
             if self._adapter.worker_mark in line:
                 groups["workers"].append(process.pid)
             # The relay of a server in a namespace of its own is ours.
-            elif CONFINED not in line:
+            elif confined.__file__ not in line:
                 groups["frontend"].append(process.pid)
         return groups
 

@@ -24,8 +24,7 @@ from offpath.profiling.servers.server_process import (
     server_environment,
 )
 from offpath.serving.process.processes import WORKER_SCRIPT
-from offpath.serving.torchserve.launch import find_java
-from offpath.serving.torchserve.properties import format_properties
+from offpath.serving.torchserve.launch import find_java, format_properties
 
 if TYPE_CHECKING:
     from offpath.profiling.servers.classifiers import Classify, Labels

@@ -1,10 +1,32 @@
-"""Servers under test by name."""
+"""Servers under test by name, and variants of them with other settings: NAME=SERVER:KEY=VALUE;...
+
+    offpath bench compare --servers offpath --baseline offpath \\
+        --variant "heap buffers=offpath:prefer_direct_buffer=false" \\
+        --variant "parallel=offpath:vmargs=-Xms2g -Xmx2g -XX:+UseParallelGC" \\
+        --variant "alone=offpath:model.batch_size=1;handler.engine=eager"
+
+SERVER is a TorchServe of the registry. Each KEY changes one thing; everything else stays as in
+SERVER:
+
+- a key of config.properties; `vmargs` replaces all of Java's options, `vmargs+` adds options;
+- model.batch_size, model.max_batch_delay_ms, model.workers: settings of the archive;
+- handler.SETTING: a setting of our handler, with a value as in YAML;
+- env.NAME: a variable of the server and its workers.
+
+A value ends at the next `;`. Spaces around names and values do not count.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
+from offpath.archive.bounded_yaml import load_yaml
+from offpath.archive.model_config import make_model_config
 from offpath.errors import WrongOption
+from offpath.handler.serving_settings import KEYS
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.bentoml import BentoML
@@ -13,11 +35,17 @@ from offpath.profiling.servers.exported import OffpathExportTriton, OffpathRay
 from offpath.profiling.servers.litserve import LitServe
 from offpath.profiling.servers.mms import Mms
 from offpath.profiling.servers.mosec import Mosec, MosecOffpathDecode
-from offpath.profiling.servers.overrides import apply_override, parse_override
 from offpath.profiling.servers.ray_serve import RayServe
 from offpath.profiling.servers.tf_serving import TfServing
-from offpath.profiling.servers.torchserve import make_stock, make_stock_fixed, naive, ours
+from offpath.profiling.servers.torchserve import (
+    TorchServeAdapter,
+    make_stock,
+    make_stock_fixed,
+    naive,
+    ours,
+)
 from offpath.profiling.servers.triton import Triton, TritonOffpathDecode
+from offpath.serving.server.server_settings import find_config, read_properties
 
 # Name -> maker(model, cores).
 SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {
@@ -49,6 +77,26 @@ ENVIRONMENTS: dict[str, Environment] = {
     for name, make in SERVERS.items()
     if (environment := getattr(make, "environment", None)) is not None
 }
+FORM = "NAME=SERVER:KEY=VALUE;KEY=VALUE"
+VMARGS, MORE_VMARGS = "vmargs", "vmargs+"
+# The keys of TorchServe's ConfigManager.java that a benchmark can vary. It sets addresses, ports,
+# model store and models itself.
+CONFIG_KEYS = frozenset("""
+    async_logging cpu_launcher_args cpu_launcher_enable decode_input_request
+    default_response_timeout default_startup_timeout default_workers_per_model
+    disable_system_metrics enable_metrics_api io_ratio ipex_enable job_queue_size
+    limit_max_image_pixels max_request_size max_response_size metric_time_interval
+    metrics_mode model_metrics_auto_detect netty_client_threads number_of_gpu
+    number_of_netty_threads prefer_direct_buffer unregister_model_timeout use_native_io
+    vmargs vmargs+
+    """.split())
+# Name here -> TorchServe's in model-config.yaml.
+MODEL_KEYS = {
+    "batch_size": (KEYS["batch_size"],),
+    "max_batch_delay_ms": (KEYS["max_batch_delay_ms"],),
+    "workers": (KEYS["min_workers"], KEYS["max_workers"]),
+}
+KNOWN = (*sorted(CONFIG_KEYS), *(f"model.{name}" for name in MODEL_KEYS))
 
 
 def make_servers(
@@ -58,7 +106,7 @@ def make_servers(
     variants: Sequence[str] = (),
     batch_size: int = BATCH_SIZE,
 ) -> list[Adapter]:
-    """Makes the named servers in order, then variants of servers, see `overrides`.
+    """Makes the named servers in order, then variants of servers.
 
     All have the same largest batch, except variants that set their own. Raises WrongOption for a
     name that is unknown or repeated.
@@ -83,3 +131,95 @@ def check_names(names: Sequence[str]) -> None:
     for name in names:
         if name not in SERVERS:
             raise WrongOption(f"no server {name!r}: expected some of {', '.join(SERVERS)}")
+
+
+def parse_override(text: str) -> tuple[str, str, dict[str, str]]:
+    """Reads NAME=SERVER:KEY=VALUE;...: the variant's name, its server, and values as typed.
+
+    Raises WrongOption for any other form or an unknown key; our handler checks its own settings.
+    """
+    name, _, rest = text.partition("=")
+    server, _, listed = rest.partition(":")
+    name, server = name.strip(), server.strip()
+    pairs = [pair.partition("=") for pair in listed.split(";") if pair.strip()]
+    settings = {key.strip(): value.strip() for key, _, value in pairs}
+    if not (name and server and pairs) or "/" in name or name.startswith("."):
+        raise WrongOption(f"variant {text!r}: expected {FORM}, and no slash in the name")
+    for key, sign, _ in pairs:
+        if key.strip() not in KNOWN and not re.fullmatch(r"(handler|env)\.\w+", key.strip()):
+            raise WrongOption(
+                f"variant {name!r}: no setting {key.strip()!r}; expected handler.SETTING, env.NAME"
+                f" or one of {', '.join(KNOWN)}"
+            )
+        if not sign:
+            raise WrongOption(f"variant {name!r}: {key.strip()!r} has no value")
+    if len(settings) < len(pairs):
+        raise WrongOption(f"variant {name!r}: a key is there twice in {listed!r}")
+    return name, server, settings
+
+
+def apply_override(server: Adapter, name: str, settings: Mapping[str, str]) -> TorchServeAdapter:
+    """Returns the server with the variant's name and settings.
+
+    Raises:
+        WrongOption: the server is no TorchServe, has no such setting, or a value is refused.
+    """
+    if not isinstance(server, TorchServeAdapter):
+        raise WrongOption(
+            f"variant {name!r}: {server.name!r} is no TorchServe, so its settings cannot be changed"
+        )
+    # Kind of setting -> its settings, without the kind's prefix.
+    of: dict[str, dict[str, str]] = {"env": {}, "model": {}, "handler": {}, "config": {}}
+    for key, value in settings.items():
+        kind, _, rest = key.rpartition(".")
+        of[kind or "config"][rest] = value
+    asked = server.archive_settings
+    if of["model"] and not asked:
+        raise WrongOption(
+            f"variant {name!r}: {server.name!r} runs on TorchServe's defaults: its archive has no"
+            " settings"
+        )
+    if of["handler"] and "handler" not in asked:
+        raise WrongOption(f"variant {name!r}: {server.name!r} does not have our handler")
+    archive = change_archive(asked, of["model"], of["handler"])
+    return replace(
+        server,
+        name=name,
+        archive_settings=archive,
+        batch_size=(
+            archive[KEYS["batch_size"]] if "batch_size" in of["model"] else server.batch_size
+        ),
+        overrides={**server.overrides, **change_config(server, of["config"])},
+        env={**server.env, **of["env"]},
+    )
+
+
+def change_config(server: TorchServeAdapter, config: dict[str, str]) -> dict[str, str]:
+    more = config.pop(MORE_VMARGS, None)
+    if more is not None:
+        shipped = {} if server.stock else read_properties(find_config())
+        options = {**shipped, **server.overrides, **config}.get(VMARGS, "")
+        # Where two options contradict, Java takes the last.
+        config[VMARGS] = f"{options} {more}".strip()
+    return config
+
+
+def change_archive(
+    asked: Mapping[str, Any], model: Mapping[str, str], handler: Mapping[str, str]
+) -> Mapping[str, Any]:
+    """Returns the archive's model-config.yaml, checked as `offpath archive` does."""
+    if not (model or handler):
+        return asked
+    changes = {key: read_value(value) for name, value in model.items() for key in MODEL_KEYS[name]}
+    settings = {key: read_value(value) for key, value in handler.items()}
+    changed = make_model_config(asked, changes, settings).settings
+    # make_model_config adds an empty `handler:` where there was none.
+    return {key: value for key, value in changed.items() if key in asked}
+
+
+def read_value(text: str) -> Any:
+    """Reads a value as in model-config.yaml; invalid YAML stays a text, which is refused later."""
+    try:
+        return load_yaml(text, "the value")
+    except WrongOption:
+        return text

@@ -29,7 +29,7 @@ from offpath.errors import ExpectedError
 from offpath.handler.prediction_log.log_settings import OFF, URI_VARIABLE, S3Options
 from offpath.serving.process.guard import follow_parent
 from offpath.serving.service.archived_handler import ArchivedHandler
-from offpath.serving.service.messages import Request
+from offpath.serving.service.refusals import Request
 from offpath.serving.storage import READERS, Storage, explain
 
 # Images that one task of a reading thread reads, because a task per image costs 0.1 ms.

@@ -26,7 +26,7 @@ from ts.metrics.metric_cache_errors import MetricsCacheKeyError
 
 from offpath.handler.serving_settings import ServingSettings
 from offpath.handler.wire_names import RECEIVED_HEADER, WARM_UP_HEADER, WARM_UP_VARIABLE
-from offpath.serving.service.messages import Reply, Request
+from offpath.serving.service.refusals import Reply, Request
 
 MANIFEST = Path("MAR-INF") / "MANIFEST.json"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")

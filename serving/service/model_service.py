@@ -18,8 +18,15 @@ from offpath.handler.error_kinds import BUSY, MODEL_GONE
 from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, REQUEST_ID_HEADER
 from offpath.serving.service.archived_handler import ArchivedHandler, MakeMetric
 from offpath.serving.service.batch_queue import BatchQueue
-from offpath.serving.service.messages import Reply, Request, make_event_id
-from offpath.serving.service.refusals import HEALTHY, PING, ModelPaths, Refused
+from offpath.serving.service.refusals import (
+    HEALTHY,
+    PING,
+    ModelPaths,
+    Refused,
+    Reply,
+    Request,
+    make_event_id,
+)
 
 logger = logging.getLogger(__name__)
 # Room for the text of a form or of JSON around the image.

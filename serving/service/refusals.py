@@ -1,8 +1,12 @@
-"""The paths of one model in TorchServe's HTTP, and replies that the model has no part in."""
+"""Requests and replies in TorchServe's HTTP, and the replies that the model has no part in."""
 
 from __future__ import annotations
 
 import json
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from offpath.handler.error_kinds import (
     NO_METHOD,
@@ -11,12 +15,49 @@ from offpath.handler.error_kinds import (
     TOO_LARGE,
     ErrorKind,
 )
-from offpath.serving.service.messages import Reply
 
+ID_FORM = re.compile("[A-Za-z0-9-]{1,64}")
 JSON_TYPE = "application/json"
-HEALTHY = Reply(200, {"content-type": JSON_TYPE}, b'{"status": "Healthy"}\n')
 METHODS = frozenset(("POST", "PUT"))
 PING = "/ping"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One image to classify.
+
+    Attributes:
+        body: an image file, or the .npy of a thin client.
+        request_id: the prediction log's `event_id`; unique.
+        headers: headers as the client sent them; `content-type` in lower case.
+        arrived_s: time by `time.monotonic` of this host at which the body was read; 0 if unknown.
+    """
+
+    body: bytes
+    request_id: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    arrived_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The reply that TorchServe would have sent."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+HEALTHY = Reply(200, {"content-type": JSON_TYPE}, b'{"status": "Healthy"}\n')
+
+
+def make_event_id(given: str) -> str:
+    """Makes a unique event id that begins with the client's id, if that has a plain form.
+
+    Clients repeat ids, and the prediction log keeps one record per id.
+    """
+    unique = uuid.uuid4()
+    return f"{given}.{unique.hex[:12]}" if ID_FORM.fullmatch(given) else str(unique)
 
 
 class Refused(Exception):

@@ -10,7 +10,7 @@ from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
 from offpath.profiling.load.generators import LocustGenerator
-from offpath.profiling.load.parameters import Load
+from offpath.profiling.load.window import Load
 from tests.support.granian import FRONTS
 from tests.support.images import jpeg
 

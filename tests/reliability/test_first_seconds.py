@@ -15,7 +15,7 @@ import pytest
 
 from offpath.profiling.load.generators import find_generator
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.load.parameters import Load
+from offpath.profiling.load.window import Load
 from offpath.profiling.load.workload import load_workload
 from offpath.profiling.servers.registry import make_servers
 from tests.support.silent_watcher import SilentWatcher

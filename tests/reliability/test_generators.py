@@ -13,7 +13,7 @@ import pytest
 from offpath.errors import ExpectedError
 from offpath.profiling.load.generators import find_generator
 from offpath.profiling.load.limits import LimitMeter
-from offpath.profiling.load.parameters import Load, LoadSample, WindowLoad
+from offpath.profiling.load.window import Load, LoadSample, WindowLoad
 from offpath.profiling.load.workload import load_workload
 from tests.support.known_server import Behaviour, Counts, run_known_server
 from tests.support.silent_watcher import SilentWatcher

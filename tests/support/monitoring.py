@@ -15,8 +15,7 @@ from typing import Any
 import httpx
 import yaml
 
-from offpath.profiling.report.charts import LineChart, Series
-from offpath.profiling.report.drawings import draw_charts
+from offpath.profiling.report.charts import LineChart, Series, draw_charts
 from offpath.serving.process.ports import resolve_ports
 from tests.support.eventually import eventually
 

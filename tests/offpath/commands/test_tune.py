@@ -23,7 +23,7 @@ from offpath.profiling.experiments.tune_report import (
     read_result,
     read_trials,
 )
-from offpath.profiling.load.parameters import Load
+from offpath.profiling.load.window import Load
 from tests.profiling.experiments.tuned import OTHER, PRESET, make_run
 
 TINY = (

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from offpath.profiling.core.gpu import (
+from offpath.profiling.core.host import (
     GpuReading,
     GpuSampler,
     NoGpu,

@@ -8,7 +8,6 @@ import random
 import numpy as np
 import pytest
 
-from offpath.profiling.core.limits import DrawnLimit
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.statistics import Spread, Summary, percentile
 from tests.profiling.runs import (
@@ -129,7 +128,7 @@ def test_the_limit_is_the_median_of_its_rounds() -> None:
 @pytest.mark.parametrize(
     ("forward", "drawn"),
     [
-        pytest.param(6000, DrawnLimit(200, "decode alone"), id="near-free"),
+        pytest.param(6000, (200, "decode alone"), id="near-free"),
         pytest.param(1000, (200 / 3, "decode + eager forward"), id="heavy"),
     ],
 )

@@ -15,7 +15,7 @@ import pytest
 from offpath.profiling.experiments import compare
 from offpath.profiling.load.limits import Rate
 from offpath.profiling.load.model_under_test import ExpectedReply
-from offpath.profiling.load.parameters import Load, LoadSample, Watcher, WindowLoad
+from offpath.profiling.load.window import Load, LoadSample, Watcher, WindowLoad
 from tests.profiling.quick_server import QuickServer
 from tests.support.photographs import find_photograph
 

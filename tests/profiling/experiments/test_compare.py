@@ -16,7 +16,7 @@ from offpath.profiling.experiments.compare import Choices, run_compare
 from offpath.profiling.experiments.compare_report import document_of
 from offpath.profiling.load.call import Call
 from offpath.profiling.load.model_under_test import ExpectedReply
-from offpath.profiling.load.parameters import Load
+from offpath.profiling.load.window import Load
 from offpath.profiling.load.workload import Bodies, load_folder
 from offpath.profiling.report.charts import BarChart, LineChart
 from tests.profiling.experiments.quick import (

@@ -13,14 +13,12 @@ from offpath.profiling.experiments.cost import (
     DAYS_PER_MONTH,
     GB,
     Demand,
-    cost_server,
-    fill_objects,
-    load_prices,
-)
-from offpath.profiling.experiments.cost_report import (
     Month,
     cost_published,
+    cost_server,
     document_of,
+    fill_objects,
+    load_prices,
     read_rates,
     total_published,
 )

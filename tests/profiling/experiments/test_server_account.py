@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.samples import Sample
 
 from offpath.errors import ExpectedError
-from offpath.profiling.experiments.server_account import (
+from offpath.profiling.experiments.server_profile import (
     CLIENT,
     HANDLER_OTHER,
     LEFT,

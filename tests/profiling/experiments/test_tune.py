@@ -23,7 +23,7 @@ from offpath.profiling.experiments.tune_report import (
     read_trials,
     select_rounds,
 )
-from offpath.profiling.load.parameters import LoadSample, Watcher, WindowLoad
+from offpath.profiling.load.window import LoadSample, Watcher, WindowLoad
 from offpath.profiling.load.workload import describe
 from offpath.profiling.servers.registering import Setting, read_setting
 from tests.profiling.experiments.tuned import LARGE, PRESET, REPEATS, SMALL, make_empty, make_run

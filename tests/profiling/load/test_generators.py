@@ -17,7 +17,7 @@ import pytest
 
 from offpath.errors import ExpectedError
 from offpath.profiling.load.generators import find_generator
-from offpath.profiling.load.parameters import NO_REPLY, WindowLoad
+from offpath.profiling.load.window import NO_REPLY, WindowLoad
 from tests.support.answering_server import answering_server
 from tests.support.known_server import Behaviour, run_known_server
 from tests.support.silent_watcher import SilentWatcher

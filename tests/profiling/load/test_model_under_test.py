@@ -12,13 +12,13 @@ from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
 from offpath.errors import ExpectedError
+from offpath.profiling.experiments.compare import check_replies, make_checks
 from offpath.profiling.load.model_under_test import (
     classify_reference,
     load_archived_model,
     load_model,
     read_image,
 )
-from offpath.profiling.load.reply_check import check_replies, make_checks
 from offpath.profiling.servers.archives import build_stock
 from offpath.profiling.servers.registry import make_servers
 from tests.archive.conftest import THREE_CLASSES

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from offpath.profiling.profilers.cprofile import (
+from offpath.profiling.profilers.threads import (
     REST,
     CallCollector,
     find_package,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.profiling.profilers.handler_process import Job, Profile, profile_handler
-from offpath.profiling.profilers.handlers import HandlerSpec, write_entry
+from offpath.profiling.profilers.handler_process import HandlerSpec, Job, Profile, profile_handler
+from offpath.profiling.profilers.profile_experiment import write_entry
 from offpath.profiling.profilers.threads import GRAPH_FIRST, TREE_FIRST, FlameCollector
 from tests.support.photographs import PHOTOGRAPHS, encode
 

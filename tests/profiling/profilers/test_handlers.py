@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.profiling.profilers.handlers import choose_handlers
+from offpath.profiling.profilers.profile_experiment import choose_handlers
 from tests.support.echo_archive import write_mar
 
 

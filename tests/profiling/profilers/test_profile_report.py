@@ -5,8 +5,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from offpath.commands.bench import document_of
 from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.experiments.registry import document_of
 from offpath.profiling.profilers.collector import BatchSample
 from offpath.profiling.report.charts import StackedChart
 from offpath.profiling.report.page import render_page

@@ -11,13 +11,14 @@ import pytest
 from ts.context import Context
 
 from offpath.errors import ExpectedError
-from offpath.profiling.profilers.collector import Collector, LoadedHandler
-from offpath.profiling.profilers.handler_process import Driver, make_metrics, make_requests
-from offpath.profiling.profilers.stages import (
+from offpath.profiling.profilers.collector import (
     ClockedStages,
+    Collector,
+    LoadedHandler,
     clock_stages,
     collect_stages,
 )
+from offpath.profiling.profilers.handler_process import Driver, make_metrics, make_requests
 from tests.support.clock import Clock
 
 

@@ -16,10 +16,8 @@ from offpath.profiling.report.charts import (
     Series,
     StackedBar,
     StackedChart,
-    assign_colours,
-)
-from offpath.profiling.report.drawings import (
     add_legend,
+    assign_colours,
     count_legend_columns,
     draw_charts,
     inline_svg,

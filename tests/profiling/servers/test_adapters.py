@@ -13,8 +13,8 @@ import pytest
 
 from offpath.archive.photographs import find_sources
 from offpath.errors import ExpectedError
+from offpath.profiling.experiments.compare import check_replies, make_checks
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.load.reply_check import check_replies, make_checks
 from offpath.profiling.load.workload import Bodies
 from offpath.profiling.servers import confined, ray_serve, server_process
 from offpath.profiling.servers.adapter import VARIABLE, ServiceSettings, Start

@@ -9,8 +9,7 @@ from offpath.archive.mar_file import read_mar
 from offpath.archive.photographs import find_sources
 from offpath.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.servers.overrides import parse_override
-from offpath.profiling.servers.registry import make_servers
+from offpath.profiling.servers.registry import make_servers, parse_override
 from offpath.serving.server.server_settings import find_config, read_properties
 
 

@@ -13,12 +13,12 @@ import pytest
 
 from offpath.archive.photographs import find_sources
 from offpath.errors import ExpectedError
+from offpath.profiling.experiments.compare import check_replies, make_checks
 from offpath.profiling.load.model_under_test import (
     ModelUnderTest,
     classify_reference,
     load_model,
 )
-from offpath.profiling.load.reply_check import check_replies, make_checks
 from offpath.profiling.servers.tf_serving import (
     URL_VARIABLE,
     TfServing,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.serving.process.notify import notify_ready
+from offpath.commands.serve_view import notify_ready
 
 
 @pytest.mark.parametrize("is_file", [True, False], ids=["file", "abstract"])

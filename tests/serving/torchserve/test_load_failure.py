@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from offpath.serving.server.server_log import has_exception, parse_line
-from offpath.serving.torchserve.load_failure import find_load_failure
+from offpath.serving.torchserve.server import find_load_failure
 from tests.serving.server.test_server_log import TIME, worker_line
 
 

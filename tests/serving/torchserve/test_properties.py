@@ -7,8 +7,7 @@ import pytest
 
 from offpath.errors import ExpectedError
 from offpath.serving.server.server_settings import CONF_DIR, Ports, ServerSettings, parse_properties
-from offpath.serving.torchserve.launch import make_environment
-from offpath.serving.torchserve.properties import build_properties, format_properties
+from offpath.serving.torchserve.launch import build_properties, format_properties, make_environment
 
 PORTS = Ports(1, 2, 3)
 SETTINGS = ServerSettings(Path("store"), ("a.mar", "b=c.mar"))
