@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from offpath.archive.bounded_yaml import load_yaml
+from offpath.archive.model_config import load_yaml
 from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.serving_settings import ServingSettings
 

@@ -48,7 +48,7 @@ def read_settings(texts: Sequence[str]) -> dict[str, Any]:
     Raises:
         WrongOption: a text has no `=`, no YAML after it, or dots in its key.
     """
-    from offpath.archive.bounded_yaml import load_yaml  # yaml takes long to import
+    from offpath.archive.model_config import load_yaml  # yaml takes long to import
 
     settings: dict[str, Any] = {}
     for text in texts:

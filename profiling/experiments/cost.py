@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from offpath.archive.bounded_yaml import load_yaml
+from offpath.archive.model_config import load_yaml
 from offpath.errors import WrongOption
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.profiling.report.document import Document, Section, format_table, join_blocks

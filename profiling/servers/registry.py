@@ -23,8 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from offpath.archive.bounded_yaml import load_yaml
-from offpath.archive.model_config import make_model_config
+from offpath.archive.model_config import load_yaml, make_model_config
 from offpath.errors import WrongOption
 from offpath.handler.serving_settings import KEYS
 from offpath.profiling.load.model_under_test import ModelUnderTest

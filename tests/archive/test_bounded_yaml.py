@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from offpath.archive.bounded_yaml import load_yaml
+from offpath.archive.model_config import load_yaml
 from offpath.errors import WrongOption
 
 
