@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 
 MOST_CHARACTERS = 100_000
 

@@ -30,8 +30,8 @@ from offpath.archive.models.onnx_model import OnnxModel
 from offpath.archive.photograph_sets import load_photographs
 from offpath.archive.sources.definition import check_shadowing
 from offpath.archive.sources.model_source import ModelSource
+from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.custom_handler import MARK_FILE
-from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.model.engines.engine import FOLDER
 from offpath.handler.model.outputs import OneOutput, keep_one_output
 

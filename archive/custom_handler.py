@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from offpath.archive.sources.definition import check_shadowing
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.handler.process.lazy_imports import unused_imports_deferred
 
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from offpath.handler.errors import WrongOption
+from offpath.archive import Say, say_nothing
+from offpath.errors import WrongOption
 
 
-def read_labels(path: Path) -> list[str]:
+def read_labels(path: Path, say: Say = say_nothing) -> list[str]:
     """Reads a file with one label per line, TorchServe's index_to_name.json, or a config.json.
 
     A value of the JSON is a label, or a list that ends with one: {"0": "cat"},
     {"0": ["n02123045", "cat"]}. The config.json of a Hugging Face model has labels under
     `id2label`.
 
-    Returns:
-        Labels by class index.
+    Args:
+        say: told which labels several classes share; these get the index.
 
     Raises:
-        WrongOption: the file is missing or unreadable, an index is missing, or a label repeats.
+        WrongOption: the file is missing or unreadable, or an index is missing.
     """
     if not path.is_file():
         raise WrongOption(f"--labels {str(path)!r}: no such file")
@@ -37,22 +37,20 @@ def read_labels(path: Path) -> list[str]:
         raise WrongOption(
             f"{path.name} has no label for class {labels.index('')}: its line or text is empty"
         )
-    twice = sorted(label for label, count in Counter(labels).items() if count > 1)
-    if twice:
-        raise WrongOption(
-            f"{path.name} has the label {twice[0]!r} more than once; replies are keyed by label, "
-            "so labels must differ"
-        )
-    return labels
+    told_apart = tell_apart(labels)
+    shared = {before: after for before, after in zip(labels, told_apart) if after != before}
+    if shared:
+        named, (example, *_) = ", ".join([*shared][:3]), shared.values()
+        say(f"labels: several classes share {named}; they get the index, as in {example!r}")
+    return told_apart
 
 
-def tell_apart(named: Mapping[Any, str]) -> dict[Any, str]:
+def tell_apart(labels: Sequence[str]) -> list[str]:
     """Adds the index to labels that several classes share, because replies are keyed by label."""
-    counts = Counter(named.values())
-    return {
-        index: f"{label} ({index})" if counts[label] > 1 else label
-        for index, label in named.items()
-    }
+    counts = Counter(labels)
+    return [
+        f"{label} ({index})" if counts[label] > 1 else label for index, label in enumerate(labels)
+    ]
 
 
 def check_label_count(labels: list[str], classes: int, source: str) -> None:
@@ -61,6 +59,8 @@ def check_label_count(labels: list[str], classes: int, source: str) -> None:
             f"{source} has {len(labels)} labels, but the model has {classes} classes; expected one "
             "label per class"
         )
+    if len({*labels}) < len(labels):
+        raise WrongOption(f"{source} has a label more than once, and replies are keyed by label")
 
 
 def format_index_to_name(labels: list[str]) -> str:
@@ -74,7 +74,7 @@ def _from_json(path: Path, text: str) -> list[str]:
     except ValueError as error:
         raise WrongOption(f"{path.name} is not JSON: {error}") from error
     if isinstance(mapping, dict) and isinstance(mapping.get("id2label"), dict):
-        mapping = tell_apart(mapping["id2label"])
+        mapping = mapping["id2label"]
     if isinstance(mapping, list) and all(isinstance(label, str) for label in mapping):
         return mapping
     if not isinstance(mapping, dict):

@@ -10,7 +10,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 
 # What the worker does in `_load_pickled_model`, without TorchServe.
 PROGRAM = """

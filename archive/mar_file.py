@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -10,11 +11,13 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from offpath.archive.bounded_yaml import load_yaml
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError, WrongOption
+from offpath.handler.serving_settings import ServingSettings
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 OUR_HANDLER = "offpath/handler/classifier.py"
@@ -55,6 +58,11 @@ class MarFile:
     has_our_handler: bool = False
     manifest: Mapping[str, Any] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
+
+    @cached_property
+    def serving(self) -> ServingSettings:
+        """The settings for servers in its model-config.yaml, the defaults without one."""
+        return ServingSettings.from_mapping(self.model_config or {})
 
     @property
     def lacks_labels(self) -> bool:
@@ -142,9 +150,15 @@ def unpack_mar(archive: MarFile, folder: Path, names: Iterable[str] | None = Non
 
     Raises:
         WrongOption: the archive is damaged, or the folder cannot be written.
+        ExpectedError: the folder's disk is full.
     """
-    with _open_mar(archive.path) as content:
-        content.extractall(folder, names)
+    try:
+        with _open_mar(archive.path) as content:
+            content.extractall(folder, names)
+    except OSError as error:
+        raise ExpectedError(
+            f"no room to unpack {archive.path} in {folder} ({error.strerror}); make room there"
+        ) from error
 
 
 def copy_mar(archive: MarFile, target: Path, changed: Mapping[str, bytes]) -> None:
@@ -172,6 +186,8 @@ def _open_mar(path: Path) -> Iterator[zipfile.ZipFile]:
         raise
     # A damaged or hostile file makes zipfile, zlib and json raise errors of a dozen kinds.
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise  # where the copy goes
         problem = f"{error or type(error).__name__}"
         raise WrongOption(
             f"{path} is not a TorchServe archive ({problem}); expected a .mar made by "

@@ -8,27 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from offpath.archive.bounded_yaml import load_yaml
+from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ConfigError, WrongOption
+from offpath.handler.errors import ConfigError
+from offpath.handler.serving_settings import (
+    DEVICE_TYPES,
+    KEYS,
+    RANGES,
+    ServingSettings,
+    is_accepted,
+)
 
 PRESETS_DIR = Path(__file__).parent / "presets"
 
-# Setting -> accepted range, inclusive. TorchServe reads a delay of 0 as unset, which means 100 ms.
-SERVER_SETTINGS: dict[str, tuple[int, int]] = {
-    "minWorkers": (1, 1024),
-    "maxWorkers": (1, 1024),
-    "batchSize": (1, 4096),
-    "maxBatchDelay": (1, 600_000),
-    "responseTimeout": (1, 86_400),
-    "startupTimeout": (1, 86_400),
-}
-DEVICE_TYPES = ("cpu", "gpu")
+# Settings that every model-config.yaml of ours has -> accepted range, inclusive.
+SERVER_SETTINGS = {KEYS[name]: accepted for name, accepted in RANGES.items()}
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,13 @@ class ModelConfig:
     settings: dict[str, Any]
     handler: HandlerConfig
 
+    @cached_property
+    def serving(self) -> ServingSettings:
+        return ServingSettings.from_mapping(self.settings)
+
     @property
     def device_type(self) -> str:
-        return str(self.settings.get("deviceType", "cpu"))
+        return self.serving.device_type or "cpu"
 
     def with_handler(self, **values: Any) -> ModelConfig:
         """Returns a copy with these values in `handler:`; values in force already add no line."""
@@ -112,17 +117,18 @@ def check_model_config(settings: Mapping[str, Any]) -> ModelConfig:
     missing = [key for key in SERVER_SETTINGS if key not in settings]
     if missing:
         raise WrongOption(f"the preset lacks {', '.join(missing)}; add them to it")
-    least, most = settings["minWorkers"], settings["maxWorkers"]
+    config = ModelConfig(dict(settings), handler)
+    least, most = config.serving.min_workers, config.serving.max_workers
     if least > most:
         raise WrongOption(f"minWorkers {least} is above maxWorkers {most}")
-    return ModelConfig(dict(settings), handler)
+    return config
 
 
 def _check_given(settings: Mapping[str, Any]) -> HandlerConfig:
     """Checks the settings that are there; a preset may leave some to options."""
     for key, value in settings.items():
         if key != "handler":
-            _check_server_setting(key, value)
+            check_server_setting(key, value)
     try:
         return HandlerConfig.from_mapping(settings.get("handler"), environ={})
     except ConfigError as error:
@@ -149,26 +155,21 @@ def format_model_config(settings: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
 
 
-def is_device_ids(value: object) -> bool:
-    return isinstance(value, list) and all(type(o) is int and o >= 0 for o in value)
+def check_server_setting(key: str, value: Any) -> None:
+    """Checks a setting for servers.
 
-
-def _check_server_setting(key: str, value: Any) -> None:
-    if key == "deviceType":
-        if value not in DEVICE_TYPES:
-            raise WrongOption(f"deviceType is {value!r}; accepted: {', '.join(DEVICE_TYPES)}")
-        return
-    if key == "deviceIds":
-        if not is_device_ids(value):
-            raise WrongOption(
-                f"deviceIds is {value!r}; accepted: a list of GPUs such as [0, 1], which the "
-                "workers take in turn"
-            )
-        return
-    if key not in SERVER_SETTINGS:
-        accepted = ", ".join([*SERVER_SETTINGS, "deviceType", "deviceIds", "handler"])
+    Raises:
+        WrongOption: there is no such setting, or `offpath archive` does not accept the value.
+    """
+    name = next((name for name, its_key in KEYS.items() if its_key == key), None)
+    if name is None:
+        accepted = ", ".join([*KEYS.values(), "handler"])
         raise WrongOption(f"unknown setting {key!r}; accepted: {accepted}")
-    low, high = SERVER_SETTINGS[key]
-    is_integer = isinstance(value, int) and not isinstance(value, bool)
-    if not is_integer or not low <= value <= high:
-        raise WrongOption(f"{key} is {value!r}; accepted: an integer from {low} to {high}")
+    low, high = RANGES.get(name, (None, None))
+    if is_accepted(name, value) and (high is None or value <= high):
+        return
+    accepted = {
+        "device_type": ", ".join(DEVICE_TYPES),
+        "device_ids": "a list of GPUs such as [0, 1], which the workers take in turn",
+    }.get(name, f"an integer from {low} to {high}")
+    raise WrongOption(f"{key} is {value!r}; accepted: {accepted}")

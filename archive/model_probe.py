@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from offpath.archive import Say
+from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import WrongOption
 from offpath.handler.image.decode import Pixels
 from offpath.handler.image.geometry import CHANNELS, InputGeometry
 from offpath.handler.model.engines.eager import EagerEngine
@@ -28,7 +28,7 @@ USUAL_SIZES = (
     *(32, 64, 96, 128, 160, 192, 240, 260, 640, 768, 1024),
 )
 # A softmax or a sigmoid shows on any image, so a few are enough.
-PICTURES = 6
+IMAGES = 6
 # The output that is taken where a model returns several. Models of transformers have it.
 USUAL_OUTPUT = "logits"
 # How far the sum of a softmax may be from 1; a model may compute in half precision inside.
@@ -204,7 +204,7 @@ def summarise_outputs(
         WrongOption: the best output for a photograph is NaN or infinite.
     """
     engine = EagerEngine(model.eval(), config, torch.device("cpu"))
-    few = torch.from_numpy(photographs[:: -(-len(photographs) // PICTURES)])
+    few = torch.from_numpy(photographs[:: -(-len(photographs) // IMAGES)])
     with torch.inference_mode():
         outputs = torch.cat([engine(image).float() for image in few.split(1)])
     if not outputs.amax(1).isfinite().all():

@@ -18,17 +18,18 @@ from offpath.archive.photographs import (
     encode_jpeg,
     find_sources,
 )
+from offpath.errors import MissingPackage, WrongOption
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ItemError, MissingPackage, WrongOption
+from offpath.handler.errors import ItemError
 from offpath.handler.image.decode import Pixels, decode_image
 from offpath.handler.image.torch_transform import transform_with_torch
 from offpath.handler.image.transform import transform_image
 
 # The most files taken from a folder, spread evenly over the names. NNCF's own default is 300.
-MOST_PICTURES = 300
+MOST_IMAGES = 300
 # The most photographs held out; the parity set is chosen from them.
 MOST_HELD_OUT = 48
-# File stems held out of the photographs in PyPI packages. The others calibrate; both pictures of
+# File stems held out of the photographs in PyPI packages. The others calibrate; both images of
 # the stereo pair are among them.
 HELD_OUT = ("astronaut", "china", "coffee", "hubble_deep_field", "rocket")
 WINDOWS = 8
@@ -84,19 +85,19 @@ def _load_folder(folder: Path, config: HandlerConfig) -> PhotographSets:
     if not folder.is_dir():
         raise WrongOption(f"--calibrate {str(folder)!r}: no such folder")
     files = sorted(path for path in folder.iterdir() if path.is_file())
-    spread = files[:: -(-len(files) // MOST_PICTURES) or 1]
+    spread = files[:: -(-len(files) // MOST_IMAGES) or 1]
     decoded = (_try_to_decode(path.read_bytes(), config) for path in spread)
-    pictures = [picture for picture in decoded if picture is not None]
-    if not pictures:
+    images = [image for image in decoded if image is not None]
+    if not images:
         raise WrongOption(
             f"--calibrate {str(folder)!r}: no image there can be decoded; expected a folder of "
             "photographs like those that clients will send (JPEG, PNG, WebP, GIF, BMP, TIFF)"
         )
-    if len(pictures) == 1:
-        return PhotographSets(np.stack(pictures), np.stack(pictures))
-    step = max(2, -(-len(pictures) // MOST_HELD_OUT))
-    calibration = [p for index, p in enumerate(pictures) if index % step]
-    return PhotographSets(np.stack(calibration), np.stack(pictures[::step]))
+    if len(images) == 1:
+        return PhotographSets(np.stack(images), np.stack(images))
+    step = max(2, -(-len(images) // MOST_HELD_OUT))
+    calibration = [p for index, p in enumerate(images) if index % step]
+    return PhotographSets(np.stack(calibration), np.stack(images[::step]))
 
 
 def _load_installed(config: HandlerConfig) -> PhotographSets:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageFilter
 
-from offpath.handler.errors import MissingPackage
+from offpath.errors import MissingPackage
 
 # (package, path inside it). Only colour photographs; all are listed in the wheels' RECORD.
 SOURCES = (
@@ -35,6 +35,8 @@ SOURCES = (
 )
 # A few small photographs that every installation has.
 BUNDLED = Path(__file__).parent / "bundled"
+# The one that servers are tried with.
+SAMPLE = BUNDLED / "espresso.jpg"
 # In 8-bit units at mid grey. With this noise a 2048 px JPEG of quality 94 has 1.2 MB, like those
 # of phones.
 SHOT_NOISE = 8.0
@@ -65,11 +67,11 @@ def make_photograph(
 
     Cost: about 0.4 s for 2048x1365.
     """
-    picture = cut_window(source, size, rng).resize(size, Image.Resampling.LANCZOS)
+    image = cut_window(source, size, rng).resize(size, Image.Resampling.LANCZOS)
     if rng.random() < 0.5:
-        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    picture = picture.filter(ImageFilter.UnsharpMask(radius=2, percent=80, threshold=0))
-    return add_sensor_noise(picture, rng)
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    image = image.filter(ImageFilter.UnsharpMask(radius=2, percent=80, threshold=0))
+    return add_sensor_noise(image, rng)
 
 
 def cut_window(source: Image.Image, size: tuple[int, int], rng: np.random.Generator) -> Image.Image:
@@ -84,9 +86,9 @@ def cut_window(source: Image.Image, size: tuple[int, int], rng: np.random.Genera
     return source.crop((left, top, left + cut_width, top + cut_height))
 
 
-def add_sensor_noise(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
+def add_sensor_noise(image: Image.Image, rng: np.random.Generator) -> Image.Image:
     """Adds shot and read noise; most of it is the same in the three channels."""
-    pixels = np.asarray(picture, np.float32)
+    pixels = np.asarray(image, np.float32)
     height, width, _ = pixels.shape
     grain = rng.standard_normal((height, width, 1), np.float32)
     colour = rng.standard_normal((height, width, 3), np.float32)
@@ -96,8 +98,8 @@ def add_sensor_noise(picture: Image.Image, rng: np.random.Generator) -> Image.Im
     return Image.fromarray(noisy).filter(ImageFilter.GaussianBlur(DEMOSAIC_BLUR_PX))
 
 
-def encode_jpeg(picture: Image.Image, quality: int) -> bytes:
+def encode_jpeg(image: Image.Image, quality: int) -> bytes:
     """Encodes a baseline JPEG with 4:2:0, the default of phones and cameras."""
     buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=quality, subsampling="4:2:0")
+    image.save(buffer, "JPEG", quality=quality, subsampling="4:2:0")
     return buffer.getvalue()

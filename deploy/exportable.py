@@ -12,10 +12,10 @@ from typing import Any
 
 import offpath
 from offpath.archive.mar_file import check_runs_alone, read_mar, unpack_mar
-from offpath.archive.model_config import is_device_ids
+from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ConfigError, WrongOption
-from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
+from offpath.handler.errors import ConfigError
+from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.process.gpus import list_gpus
 from offpath.serving.service.model_service import ServiceSettings, largest_body_bytes
 
@@ -25,6 +25,7 @@ SERVICE = (
     "__init__.py",
     "handler/__init__.py",
     "handler/error_kinds.py",
+    "handler/serving_settings.py",
     "handler/wire_names.py",
     "serving/__init__.py",
     "serving/service/*.py",
@@ -49,7 +50,7 @@ REQUIREMENTS = (
 # Ray's and Triton's own limits are lower.
 MOST_REQUESTS = 1_000_000
 # Values of the setting `engine` that are also the name of a package; docs/engines.md.
-ENGINES = ("openvino", "onnxruntime", "tensorrt")
+ENGINES = ("openvino", "onnxruntime")
 
 
 @dataclass(frozen=True)
@@ -57,49 +58,30 @@ class Exportable:
     """An archive of `offpath archive`, with its settings.
 
     Attributes:
-        server: TorchServe's settings of its model-config.yaml.
         handler: the checked `handler:` section.
     """
 
     path: Path
     name: str
-    server: Mapping[str, Any]
+    serving: ServingSettings
     handler: HandlerConfig
 
     @property
-    def batch_size(self) -> int:
-        return int(self.server.get("batchSize", 1))
-
-    @property
-    def max_batch_delay_ms(self) -> int:
-        return int(self.server.get("maxBatchDelay", 1))
-
-    @property
-    def response_timeout_s(self) -> int:
-        return int(self.server.get("responseTimeout", DEFAULT_RESPONSE_TIMEOUT_S))
-
-    @property
-    def workers(self) -> int:
-        return int(self.server.get("maxWorkers") or self.server.get("minWorkers") or 1)
-
-    @property
     def wants_gpu(self) -> bool:
-        return self.server.get("deviceType") == "gpu"
+        return self.serving.device_type == "gpu"
 
     def list_gpus(self) -> list[int]:
         """Lists the GPUs of this machine that workers take in turn; none for the CPU."""
-        ids: Any = self.server.get("deviceIds")
-        chosen = ids if is_device_ids(ids) else []
-        return list_gpus(self.server.get("deviceType"), chosen)
+        return list_gpus(self.serving.device_type, self.serving.device_ids)
 
     def describe_service(self, threads: int | None = None) -> dict[str, Any]:
         """Returns the fields of `ServiceSettings`; the surrounding server limits the requests."""
         settings = ServiceSettings(
             self.name,
             None,
-            self.batch_size,
-            self.max_batch_delay_ms,
-            self.response_timeout_s,
+            self.serving.batch_size,
+            self.serving.max_batch_delay_ms,
+            self.serving.response_timeout_s,
             largest_body_bytes(self.handler.max_payload_bytes),
             most_requests=MOST_REQUESTS,
             threads=threads,
@@ -131,7 +113,7 @@ def read_exportable(path: Path) -> Exportable:
         handler = HandlerConfig.from_mapping(archive.model_config.get("handler"), environ={})
     except ConfigError as error:
         raise WrongOption(f"{path}: {error}") from error
-    return Exportable(path, archive.model_name, archive.model_config, handler)
+    return Exportable(path, archive.model_name, archive.serving, handler)
 
 
 def make_folder(output: Path, force: bool) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +18,7 @@ from ts.context import Context
 from ts.torch_handler.image_classifier import ImageClassifier
 
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
-from offpath.handler.custom_handler import CustomAnswers, Result
+from offpath.handler.custom_handler import CustomReplies, Result
 from offpath.handler.deadline import Deadlines
 from offpath.handler.error_kinds import RETRY_AFTER_S
 from offpath.handler.errors import DeadlineExceeded, ModelOutOfMemory
@@ -30,8 +31,8 @@ from offpath.handler.model.outputs import keep_one_output
 from offpath.handler.model.parity import load_parity_set
 from offpath.handler.model.weights import make_with_weights
 from offpath.handler.pipeline import Batch, Item, Pipeline, set_threads
-from offpath.handler.prediction_log import open_prediction_log
 from offpath.handler.prediction_log.batch_records import make_records
+from offpath.handler.prediction_log.prediction_log import open_prediction_log
 from offpath.handler.process.foreign_server import warn_of_losses
 from offpath.handler.process.host_limits import decode_budget_s, threads_per_worker
 from offpath.handler.process.sick_worker import (
@@ -43,8 +44,9 @@ from offpath.handler.process.sick_worker import (
 )
 from offpath.handler.process.warmup import warm_up_payloads
 from offpath.handler.process.worker_setup import keep_freed_memory, use_device
-from offpath.handler.request.body_from_front_door import FrontDoor
+from offpath.handler.request.body_from_front_door import DoorBodies
 from offpath.handler.response import JSON_CONTENT_TYPE, Reply, encode_error, encode_json
+from offpath.handler.serving_settings import ServingSettings
 from offpath.handler.stages import (
     BatchTimings,
     Stage,
@@ -66,15 +68,16 @@ class OffpathClassifier(ImageClassifier):
         """Reads the settings, loads the model and its labels, and warms up; once per worker."""
         self._quiet_worker_log()
         is_custom = type(self).postprocess_item is not OffpathClassifier.postprocess_item
-        self._custom_answers = CustomAnswers(self) if is_custom else None
+        self._custom_replies = CustomReplies(self) if is_custom else None
         self.config = HandlerConfig.from_mapping(context.model_yaml_config.get("handler"))
         gpu = context.system_properties.get("gpu_id")
         if gpu is not None and torch.cuda.is_available():
             use_device(int(gpu), self.config.blocking_wait)
-        self._door = FrontDoor.from_environment()
+        self._door = DoorBodies.from_environment()
         self._deadlines = Deadlines(self.config.deadline_ms)
         self._warm_up_key = os.environ.get(WARM_UP_VARIABLE)
-        threads = self.config.threads or threads_per_worker(context.model_yaml_config)
+        serving = ServingSettings.from_mapping(context.model_yaml_config)
+        threads = self.config.threads or threads_per_worker(serving.workers)
         set_threads(threads)
         keep_freed_memory()
         self._version = str(context.manifest["model"].get("modelVersion", ""))
@@ -91,7 +94,7 @@ class OffpathClassifier(ImageClassifier):
             self._make_runner(context),
             self._labels(),
             threads,
-            batch_s=decode_budget_s(context.model_yaml_config),
+            batch_s=decode_budget_s(serving.response_timeout_s),
         )
         self.pipeline.warm_up(warm_up_payloads(*self.config.input_geometry.shape[:2]))
         self._metrics = MetricsEmitter(
@@ -106,20 +109,20 @@ class OffpathClassifier(ImageClassifier):
         warn_of_losses(context.metrics)
 
     def preprocess(self, data: Sequence[Mapping[str, Any]]) -> Batch:
-        """Turns TorchServe's rows into a batch of pictures; bad rows become items with an error."""
+        """Turns TorchServe's rows into a batch of images; bad rows become items with an error."""
         return self.pipeline.preprocess(data)
 
     def inference(self, data: Batch, *args: Any, **kwargs: Any) -> Batch:
         return self.pipeline.inference(data)
 
     def postprocess(self, data: Batch) -> list[Reply]:
-        if self._custom_answers is None:
+        if self._custom_replies is None:
             return self.pipeline.postprocess(data)
         with data.timer.stage(Stage.POSTPROCESS):
-            return self._custom_answers.encode(data, self.context)
+            return self._custom_replies.encode(data, self.context)
 
     def postprocess_item(self, result: Result) -> object:
-        """Returns the body of one answer; a subclass may override it (docs/your-handler.md).
+        """Returns the body of one reply; a subclass may override it (docs/your-handler.md).
 
         Returns:
             any value that JSON can hold.
@@ -159,7 +162,7 @@ class OffpathClassifier(ImageClassifier):
         data: Sequence[Mapping[str, Any]],
         context: Context,
     ) -> list[bytes]:
-        """Sets what TorchServe sends, and records, counts and traces the batch."""
+        """Sets what TorchServe sends, and records and counts the batch."""
         # For the client and the log's records, so both see 0 for the stages that come later: a
         # reply cannot hold the time of its own log entry. The metrics below have all stages.
         timings = batch.timer.read()
@@ -176,7 +179,7 @@ class OffpathClassifier(ImageClassifier):
         total_s = batch.timer.elapsed_s()
         if not all(isinstance(item.error, DeadlineExceeded) for item in batch.items):
             self._deadlines.learn(total_s)
-        if self._door is None and getattr(context, "cl_socket", None) is not None:
+        if self._door is None and self._connection is not None:
             # Under TorchServe this is the first that we see of a request.
             for item in batch.items:
                 status = item.error.status if item.error else 200
@@ -197,9 +200,8 @@ class OffpathClassifier(ImageClassifier):
         Args:
             batch: None if the rows could not be made into a batch.
         """
-        health, connection = self.health, getattr(context, "cl_socket", None)
-        was_sick = health.diagnosis is not None
-        if was_sick and connection is not None:
+        health, was_sick = self.health, self.health.diagnosis is not None
+        if was_sick and self._connection is not None:
             # The thread that ends this process was late. A reply would only bring the next batch.
             os._exit(EXIT_STATUS)
         item_error = health.fail_batch(error, is_model=batch is not None)
@@ -219,9 +221,14 @@ class OffpathClassifier(ImageClassifier):
             logger.error(text, health.diagnosis)
             self._metrics.count("offpath_sick_workers_total")
             self._metrics.write()  # the process ends before its thread would
-            if connection is not None:  # other servers have none, and ask for the diagnosis
-                end_after_reply(connection)
+            if self._connection is not None:  # other servers ask for the diagnosis
+                end_after_reply(self._connection)
         return bodies
+
+    @property
+    def _connection(self) -> socket.socket | None:
+        """TorchServe's connection to this worker; None on other servers."""
+        return getattr(self.context, "cl_socket", None)
 
     def count_requests(self, status: int, seconds: float, number: int = 1) -> None:
         """Counts the time of answered requests; for servers that know when a request came."""
@@ -328,7 +335,7 @@ class OffpathClassifier(ImageClassifier):
         data: Sequence[Mapping[str, Any]],
         headers: Sequence[Mapping[str, Any]],
         context: Context,
-        door: FrontDoor,
+        door: DoorBodies,
     ) -> list[Mapping[str, Any]]:
         """Returns rows whose bodies may be files of the front door, and sets the door's ids."""
         # A new dict, because TorchServe matches replies to requests by the old one (ts/service.py).
@@ -362,7 +369,7 @@ class OffpathClassifier(ImageClassifier):
                 except Exception as error:
                     if is_sticky(error):
                         raise
-                    # The batch's other items have their answers already.
+                    # The batch's other items have their replies already.
                     item.error = self.health.fail_batch(error, is_model=False)
                     reply = encode_error(item.error)
                     logger.warning("an explanation failed: %s", describe_error(error))

@@ -100,7 +100,7 @@ class HandlerConfig:
         None, optional(one_that("a name, or a position from 0", is_output))
     )
     activation: str = setting("softmax", choice(ACTIVATIONS))
-    # For several labels per picture: return all classes that reach it, instead of the best `top_k`.
+    # For several labels per image: return all classes that reach it, instead of the best `top_k`.
     threshold: float | None = setting(None, optional(number(0, 1)))
     top_k: int = setting(5, integer(1, 1000))
     decode: str = setting("scaled", choice(DECODE_MODES))
@@ -187,7 +187,7 @@ class HandlerConfig:
         if config.activation == "softmax" and config.threshold is not None:
             raise ConfigError(
                 f"handler.threshold is {config.threshold} and handler.activation is softmax; "
-                "accepted with a threshold: activation sigmoid or none (several labels per picture)"
+                "accepted with a threshold: activation sigmoid or none (several labels per image)"
             )
         if config.explanations:
             _check_explanation_size(config)
@@ -211,7 +211,7 @@ def _complete_input(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the input settings that follow from others.
 
     These are values per channel if one value was given for all channels, and the size of the
-    resized picture before the crop (the crop is the centre's 87.5 %, as for ImageNet).
+    resized image before the crop (the crop is the centre's 87.5 %, as for ImageNet).
     """
     channels = values.get("channels", 3)
     completed: dict[str, Any] = {}
@@ -260,7 +260,7 @@ def _check_sizes(config: HandlerConfig) -> None:
     sides = zip(both_sides(resized), both_sides(cropped))
     if any(side < crop for side, crop in sides):
         raise ConfigError(
-            f"{sizes}; the crop would be larger than the resized picture: raise resize_size"
+            f"{sizes}; the crop would be larger than the resized image: raise resize_size"
         )
 
 

@@ -1,4 +1,4 @@
-"""Custom handlers: subclasses of OffpathClassifier that decide the content of each answer.
+"""Custom handlers: subclasses of OffpathClassifier that decide the content of each reply.
 
     class Defects(OffpathClassifier):
         def postprocess_item(self, result: Result) -> object:
@@ -57,7 +57,7 @@ class RequestContext(batch_records.RequestContext, Protocol):
 
 @dataclass(slots=True)
 class Result:
-    """The model's result for one picture.
+    """The model's result for one image.
 
     Attributes:
         predictions: best first, as many as the settings' `top_k` or `threshold` leave.
@@ -79,8 +79,8 @@ class CustomHandler(Protocol):
         """Returns the body of the reply, as a value that JSON can hold."""
 
 
-class CustomAnswers:
-    """Asks a custom handler for each item's answer, and confines its failures to their items."""
+class CustomReplies:
+    """Asks a custom handler for each item's reply, and confines its failures to their items."""
 
     def __init__(self, handler: CustomHandler) -> None:
         self._handler = handler

@@ -1,4 +1,4 @@
-"""Errors of the handler, and of everything above it.
+"""Errors of the handler: of its settings, and of single items.
 
 An `ItemError` belongs to one item of a batch: clients see its HTTP status, type, phrase and message
 and nothing else. Details of bugs go to the worker's log.
@@ -9,21 +9,6 @@ from __future__ import annotations
 from offpath.handler.error_kinds import OF_ITEMS
 
 KINDS = {kind.type: kind for kind in OF_ITEMS}
-
-
-class ExpectedError(Exception):
-    """A failure that the user can fix; the message says what was wrong and what to do."""
-
-
-class WrongOption(ExpectedError):
-    """An option that the user passed is wrong, or a file that the option names."""
-
-
-class MissingPackage(ExpectedError):
-    """A package from one of the distribution's extras is not installed."""
-
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed: pip install 'torchserve-offpath[{extra}]'")
 
 
 class ConfigError(ValueError):

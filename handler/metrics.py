@@ -23,7 +23,7 @@ from offpath.handler.latency import (
     Histograms,
     name_class,
 )
-from offpath.handler.prediction_log import LogCounters
+from offpath.handler.prediction_log.prediction_log import LogCounters
 from offpath.handler.process.foreign_server import declares
 from offpath.handler.stages import BatchTimings
 
@@ -41,7 +41,7 @@ LOG_GAUGES = {
 }
 
 # A series is a metric name and the values of its dimensions after ModelName.
-Series = tuple[str, tuple[str, ...]]
+MetricKey = tuple[str, tuple[str, ...]]
 DIMENSIONS = {
     "offpath_stage_seconds_total": ["ModelName", "Stage"],
     "offpath_batch_size_bucket_total": ["ModelName", "Le"],
@@ -73,7 +73,7 @@ class MetricsEmitter:
         # No age is -1, so the first write always has the age: until then TorchServe shows the age
         # that a dead worker has left.
         self._log_counters = LogCounters(oldest_unshipped_age_s=-1.0)
-        self._sums: dict[Series, float] = defaultdict(float)
+        self._sums: dict[MetricKey, float] = defaultdict(float)
         self._histograms: dict[str, Histograms] = defaultdict(Histograms)
         # A server that does not declare them would log each of their many lines twice.
         self._takes_buckets = declares(cache, STAGE_BUCKETS)

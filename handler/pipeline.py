@@ -17,16 +17,12 @@ from typing import Any
 import torch
 
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import (
-    BatchOutOfTime,
-    ItemError,
-    ModelFailed,
-    without_frames,
-)
-from offpath.handler.image.input_maker import InputMaker, silence_decoders
+from offpath.handler.errors import BatchOutOfTime, ItemError, ModelFailed, without_frames
+from offpath.handler.image.formats import Payload
 from offpath.handler.image.nvjpeg import DecodeTogether, DeviceDecoder, find_nvjpeg
+from offpath.handler.input_maker import InputMaker, silence_decoders
 from offpath.handler.model.batch_runner import BatchRunner
-from offpath.handler.request.payload import Payload, read_payload
+from offpath.handler.request.payload import read_payload
 from offpath.handler.response import Reply, encode_error, encode_prediction
 from offpath.handler.stages import Stage, StageTimer
 
@@ -43,7 +39,7 @@ class Item:
     Attributes:
         payload: the image's bytes; None if the row held none.
         error: set by the first stage that fails on this item.
-        index: place of the picture in the batch buffer; None before it has one.
+        index: place of the image in the batch buffer; None before it has one.
         predictions: (label, score), best first.
         extra: a custom handler's addition to the record of the prediction log.
     """
@@ -76,7 +72,7 @@ class Pipeline:
         threads: decode threads; 1 decodes on the calling thread.
         decode_together: decodes a batch's JPEGs on the runner's device; by default nvjpeg, if the
             settings ask for it and it works.
-        batch_s: seconds after which no further picture of a batch is decoded; 0 is no limit. Later
+        batch_s: seconds after which no further image of a batch is decoded; 0 is no limit. Later
             items get a 503, because TorchServe ends the worker at `responseTimeout`.
     """
 
@@ -144,7 +140,7 @@ class Pipeline:
         good = batch.good()
         if not good:
             return batch
-        # An item that failed to decode leaves a stale picture in its place; its result is not used.
+        # An item that failed to decode leaves a stale image in its place; its result is not used.
         count = 1 + max(item.index for item in good if item.index is not None)
         top_k = self.runner.run(count, batch.timer)
         with batch.timer.stage(Stage.POSTPROCESS):
@@ -204,7 +200,7 @@ class Pipeline:
         """Decodes items on the calling thread and its helpers; returns each item's seconds.
 
         Each thread takes the next item when it is done with one. A future per item would wake two
-        threads per picture, which costs up to 0.2 ms of CPU.
+        threads per image, which costs up to 0.2 ms of CPU.
         """
         waiting = iter(items)  # threads may share a list's iterator
 
@@ -229,10 +225,10 @@ class Pipeline:
         """
         start = time.perf_counter()
         payloads = [item.payload or b"" for item in items]
-        pictures = decoder.decode(payloads)
+        images = decoder.decode(payloads)
         decoded = time.perf_counter()
         left = []
-        for item, pixels in zip(items, decoder.resize(pictures)):
+        for item, pixels in zip(items, decoder.resize(images)):
             if pixels is None or item.index is None:
                 left.append(item)
             else:

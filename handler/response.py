@@ -18,7 +18,7 @@ JSON_CONTENT_TYPE = "application/json"
 
 @dataclass(frozen=True)
 class Reply:
-    """An encoded answer to one item.
+    """An encoded reply to one item.
 
     Attributes:
         phrase: reason phrase, ASCII.

@@ -20,7 +20,7 @@ from offpath.commands.explained_errors import (
     explain_missing,
     explain_path,
 )
-from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
+from offpath.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.serving.printable import printable_lines
 
 FAILED, WRONG_USAGE = 1, 2

@@ -22,12 +22,12 @@ RIDDLE = re.compile(
 # (pattern, better): in documents, comments, docstrings and messages alike.
 WORDS = [
     (
-        r"\b(requests?|replies|answers?|images?|pictures?|photographs?|batch(es)?|records?|"
+        r"\b(requests?|replies|answers?|images?|photographs?|batch(es)?|records?|"
         r"responses?|times|rows?|[kMG]B|MiB|GiB|bytes|req|\$\d+) an? "
         r"(second|minute|hour|day|month)\b",
         "per",
     ),
-    (r"\bms an? (request|reply|image|picture|photograph|batch)\b", "ms per"),
+    (r"\bms an? (request|reply|image|photograph|batch)\b", "ms per"),
     (
         r"\bone \w+ an? (core|round|worker|server|process|row|batch|request|model)\b",
         "per",

@@ -5,7 +5,7 @@
 #   scripts/gpu.sh               all steps, about 90 minutes; a result that is there is not measured again
 #   scripts/gpu.sh --step N      one step:
 #                                  1 tests   2 other servers   3 workers, threads, MPS, batches, waiting
-#                                  4 engines   5 a stand-in for a T4   6 memory
+#                                  4 batch norms   5 a stand-in for a T4   6 memory
 #   scripts/gpu.sh --dry-run     print what would be run, and for how long
 #   scripts/gpu.sh --try         everything with a tiny model and windows of a second, on any machine
 #
@@ -102,10 +102,6 @@ compare 3 batches.json --servers '' "${both[@]}" --workers 2 --variant 'batch 8=
 compare 3 waiting.json --servers '' "${both[@]}" --workers 2 --rounds 3 \
   --variant 'asleep=offpath:handler.blocking_wait=true' --variant 'spinning=offpath:handler.blocking_wait=false'
 
-for engine in eager compiled onnxruntime tensorrt; do
-  compare 4 "engine-$engine.json" --servers '' --workload photos-55k --workers 2 \
-    --variant "$engine=offpath:handler.engine=$engine"
-done
 compare 4 folding.json --servers '' --workload photos-55k --workers 2 --rounds 3 \
   --variant 'folded=offpath:handler.engine=eager' \
   --variant 'batch norms kept=offpath:handler.engine=eager;env.OFFPATH_KEEP_BATCH_NORMS=1'

@@ -28,9 +28,8 @@ NPY_CONTENT_TYPE = "application/x-npy"
 IMAGE_CONTENT_TYPE = "application/octet-stream"
 # Name of an archive that was given none; tried on servers that do not know `/invocations`.
 DEFAULT_MODEL = "classifier"
-# TorchServe's answer to `/invocations` unless it was started with exactly one model.
+# TorchServe's reply to `/invocations` unless it was started with exactly one model.
 NO_MODEL_NAMED = "model_name is required"
-MANAGEMENT_PORT = 8081
 LOOK_UP_TIMEOUT_S = 5.0
 # Statuses after which another host, or the same host later, may answer. TorchServe says 500 when a
 # worker dies, and Ray Serve's proxy says 500 where others say 502 to 504.
@@ -40,7 +39,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 
 @dataclass(frozen=True)
 class Prediction:
-    """One answer of a server.
+    """One reply of a server.
 
     Attributes:
         status: HTTP status.
@@ -48,10 +47,10 @@ class Prediction:
             a classifier's.
         error: the server's message; None with status 200.
         error_type: type of the error, if the server gives one.
-        latency_ms: time from sending to the last byte of the answer, without preprocessing.
+        latency_ms: time from sending to the last byte of the reply, without preprocessing.
         server_timing: milliseconds per stage of the batch; empty where the server sends none.
         request_id: TorchServe's id, the prediction log's `event_id`.
-        body: the unchanged body of the answer.
+        body: the unchanged body of the reply.
         tries: number of times that the request was sent. Each try has its own request id, and its
             own record if the server answered it.
     """
@@ -72,7 +71,7 @@ class Prediction:
 
 
 class ServerUnreachable(Exception):
-    """No answer arrived: nothing listens at the address, or the answer took too long."""
+    """No reply arrived: nothing listens at the address, or the reply took too long."""
 
 
 class ModelNotNamed(Exception):
@@ -86,8 +85,7 @@ class ModelNotNamed(Exception):
         super().__init__(
             f"the server has several models; name one of {', '.join(names)}"
             if names
-            else "the server does not list its models and has none named "
-            f"{DEFAULT_MODEL!r}; name the model"
+            else "the server does not list its models; name the model"
         )
         self.names = names
 
@@ -100,7 +98,7 @@ class ServerError(Exception):
         type: type of the error, such as `UndecodableImage` (docs/reference.md); empty if the
             server, or a proxy in front of it, gave none.
         message: text of the error.
-        prediction: the whole answer.
+        prediction: the whole reply.
     """
 
     def __init__(self, prediction: Prediction) -> None:
@@ -118,10 +116,10 @@ class Client:
         model: name of the model; None takes the server's only model.
         thin: decode and resize here, and send uint8 pixels (150 kB for 224 px) instead of the file.
         geometry: the model's preprocessing, for `thin`.
-        timeout_s: time-out of one answer.
+        timeout_s: time-out of one reply.
         headers: headers of each request, such as an authorization.
         verify: check that a TLS certificate is trusted and fits the host.
-        retries: number of further attempts when no answer, or a status of PASSING, arrives. Another
+        retries: number of further attempts when no reply, or a status of PASSING, arrives. Another
             host is asked at once, the same host after a pause. Repeating a prediction is safe: it
             changes nothing on the server.
     """
@@ -166,7 +164,7 @@ class Client:
         Raises:
             ServerError: the server refused the image or failed.
             OSError: the file cannot be read.
-            ServerUnreachable: no answer arrived.
+            ServerUnreachable: no reply arrived.
             ModelNotNamed: the server has several models, or does not list them.
             offpath.handler.errors.ItemError: the image cannot be decoded (only with `thin`).
         """
@@ -188,7 +186,7 @@ class Client:
             # A front door lists its models; another kind of server may not.
             names = list_models(self._http, self.url) or [DEFAULT_MODEL]
         elif NO_MODEL_NAMED in (prediction.error or ""):
-            names = self._find_models()  # models that were registered after the start
+            names = []
         else:
             return prediction
         if len(names) != 1:
@@ -229,28 +227,19 @@ class Client:
     ) -> Prediction:
         start = time.perf_counter()
         try:
-            response = self._http.post(
+            reply = self._http.post(
                 f"{url}{path}", content=payload, headers={"content-type": content_type}
             )
         except httpx.TransportError as error:
             raise ServerUnreachable(f"no answer from {url}: {error}") from error
-        return parse_reply(response, (time.perf_counter() - start) * 1e3, tries)
-
-    def _find_models(self) -> list[str]:
-        """Returns the models' names if the management API can be reached on its usual ports."""
-        base = self.url
-        with httpx.Client(trust_env=False) as http:
-            for port in dict.fromkeys([(base.port or 80) + 1, MANAGEMENT_PORT]):
-                if names := list_models(http, base.copy_with(port=port)):
-                    return names
-        return []
+        return parse_reply(reply, (time.perf_counter() - start) * 1e3, tries)
 
 
 def list_models(http: httpx.Client, url: httpx.URL) -> list[str]:
-    """Returns the models' names from a front door or a management API; empty if it lists none."""
+    """Returns the names of a front door's models; empty if the server lists none."""
     with contextlib.suppress(httpx.HTTPError, ValueError, KeyError, TypeError):
-        answer = http.get(url.copy_with(path="/models"), timeout=LOOK_UP_TIMEOUT_S)
-        return [str(one["modelName"]) for one in answer.json()["models"]]
+        reply = http.get(url.copy_with(path="/models"), timeout=LOOK_UP_TIMEOUT_S)
+        return [str(one["modelName"]) for one in reply.json()["models"]]
     return []
 
 
@@ -288,7 +277,7 @@ def parse_server_timing(header: str) -> dict[str, float]:
 
 
 def _parse_labels(value: object) -> list[tuple[str, float]]:
-    """Reads `{label: probability}`; the answer of another kind of model has no labels."""
+    """Reads `{label: probability}`; the reply of another kind of model has no labels."""
     if not isinstance(value, dict):
         return []
     if not all(isinstance(p, (int, float)) for p in value.values()):
@@ -296,28 +285,28 @@ def _parse_labels(value: object) -> list[tuple[str, float]]:
     return [(label, float(p)) for label, p in value.items()]
 
 
-def parse_reply(response: httpx.Response, latency_ms: float, tries: int) -> Prediction:
+def parse_reply(reply: httpx.Response, latency_ms: float, tries: int) -> Prediction:
     labels: list[tuple[str, float]] = []
     error = error_type = None
     try:
-        value = response.json()
+        value = reply.json()
     except ValueError:
         value = None
-    if response.status_code == 200:
+    if reply.status_code == 200:
         labels = _parse_labels(value)
     elif isinstance(value, dict) and "message" in value:
         error = str(value["message"])
         error_type = str(value["type"]) if "type" in value else None
     else:
-        error = response.reason_phrase or f"status {response.status_code}"
+        error = reply.reason_phrase or f"status {reply.status_code}"
     return Prediction(
-        status=response.status_code,
+        status=reply.status_code,
         labels=labels,
         error=error,
         error_type=error_type,
         latency_ms=latency_ms,
-        server_timing=parse_server_timing(response.headers.get("server-timing", "")),
-        request_id=response.headers.get("x-request-id"),
-        body=response.content,
+        server_timing=parse_server_timing(reply.headers.get("server-timing", "")),
+        request_id=reply.headers.get("x-request-id"),
+        body=reply.content,
         tries=tries,
     )

@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.handler.process.foreign_server import MAIN_CLASS
 from offpath.serving.front.reload_requests import SOCKET
-from offpath.serving.torchserve.management import UNIX
-from offpath.serving.torchserve.server_settings import DEFAULTS, read_properties
+from offpath.serving.server.management import UNIX
+from offpath.serving.server.server_settings import DEFAULTS, read_properties
 
 NGINX_CONFIG = re.compile(r"nginx.* -c (\S+/nginx\.conf)")
 IS_OURS = re.compile(r"\boffpath (serve|demo)\b")

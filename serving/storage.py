@@ -13,12 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.prediction_log.delivery_failures import describe_error
 from offpath.handler.prediction_log.log_settings import S3Options
 from offpath.handler.prediction_log.sinks import (
     FileSink,
-    check_answer,
+    check_reply,
     make_client_config,
     make_put_arguments,
 )
@@ -30,7 +30,7 @@ LOCK = ".offpath-batch.lock"
 # boto3 waits up to 20 s between two attempts, so a bucket may be unreachable for about a minute.
 ATTEMPTS = 8
 STREAM_ATTEMPTS = 3
-# S3's answers about one object: it does not exist, or it lies in an archive class such as Glacier.
+# S3's replies about one object: it does not exist, or it lies in an archive class such as Glacier.
 GONE = ("NoSuchKey", "InvalidObjectState")
 
 
@@ -84,7 +84,7 @@ class Storage:
             below: how the names continue after `place` and a slash.
 
         Raises:
-            OSError: a folder cannot be read. Its pictures must not be left out in silence.
+            OSError: a folder cannot be read. Its images must not be left out in silence.
         """
         if not place.startswith(S3):
             start = os.path.join(place, below)
@@ -118,11 +118,11 @@ class Storage:
         bucket, key = split_name(name)
         for attempt in range(1, STREAM_ATTEMPTS + 1):
             try:
-                answer = self._client.get_object(Bucket=bucket, Key=key)
-                if answer["ContentLength"] > most_bytes:
-                    answer["Body"].close()
+                reply = self._client.get_object(Bucket=bucket, Key=key)
+                if reply["ContentLength"] > most_bytes:
+                    reply["Body"].close()
                     raise OSError(errno.EFBIG, f"more than {most_bytes} bytes", name)
-                content: bytes = answer["Body"].read()
+                content: bytes = reply["Body"].read()
                 return content
             except ParamValidationError as error:
                 raise ValueError("not s3://BUCKET/KEY") from error
@@ -175,7 +175,7 @@ class Storage:
             S3 + bucket, self._options, key, content, "none", is_md5=is_md5
         )
         arguments["ContentType"] = "application/octet-stream"
-        check_answer(self._client.put_object(**arguments), content)
+        check_reply(self._client.put_object(**arguments), content)
 
 
 def read_regular_file(path: Path, most_bytes: int) -> bytes:

@@ -14,10 +14,9 @@ import torch
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
-from offpath.serving.torchserve import server as torchserve_server
+from offpath.serving.server import server as any_server
+from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.session import warm_up
 from tests.support.echo_archive import MakeMar, write_mar
 from tests.support.eventually import MOST_S
 
@@ -91,7 +90,7 @@ def quick_servers(pytestconfig: pytest.Config) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if not is_reliability(pytestconfig):
             patch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
-        patch.setattr(torchserve_server, "STOP_TIMEOUT_S", 0.5)
+        patch.setattr(any_server, "STOP_TIMEOUT_S", 0.5)
         yield
 
 
@@ -130,8 +129,8 @@ def server(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         overrides={"enable_model_api": "true"},
     )
     with TorchServe(settings) as running:
-        for name in running.model_names():
-            warm_up(running.inference_url, name, workers=2)
+        with running.management() as management:
+            running.warm_up([management.describe(name)[0] for name in running.model_names()])
         yield running
 
 

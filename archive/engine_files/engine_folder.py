@@ -20,19 +20,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from offpath.archive import Say, say_nothing
 from offpath.archive.engine_files.exporters import (
-    EXAMPLE_BATCH,
-    export_compiled,
-    export_onnx,
     export_openvino,
     prepend_normalisation,
     save_for_openvino,
-    wrap_model,
 )
 from offpath.archive.engine_files.quantisation import quantise
 from offpath.archive.models.onnx_model import OnnxModel
 from offpath.archive.photograph_sets import PhotographSets
+from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.image.decode import Pixels
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.model.engines.choose import choose_precision, make_engine
@@ -48,17 +44,10 @@ from offpath.handler.model.parity import Parity, ParitySet, measure_parity
 
 # Floating-point operations per image above which OpenVINO's faster kernels outweigh its call.
 HEAVY_FLOP = 50_000_000
-# Engines whose one artefact, or none, serves every precision that the processor has.
-FOLLOWS_PROCESSOR = ("eager", "openvino")
-EXPORTS = {
-    "compiled": export_compiled,
-    "onnxruntime": export_onnx,
-    "tensorrt": export_onnx,
-    "openvino": export_openvino,
-}
 # Engines that run a user's ONNX model.
 ONNX_ENGINES = ("auto", "onnxruntime", "openvino")
-PARITY_PICTURES = 16
+CPU = torch.device("cpu")
+PARITY_IMAGES = 16
 PARITY_BATCH = 8
 
 
@@ -88,10 +77,13 @@ def plan_engine(config: HandlerConfig, device_type: str, model: torch.nn.Module)
         _check_onnx(config)
     if engine == "auto":
         engine = _choose_engine(config, device_type, model)
+    elif engine == "onnxruntime" and not isinstance(model, OnnxModel):
+        raise WrongOption(
+            "--engine onnxruntime runs models that are ONNX files; use openvino on a CPU, or eager"
+        )
     _check_engine(engine, precision, device_type)
-    if precision == "auto" and engine not in FOLLOWS_PROCESSOR:
-        has_fp16 = "fp16" in PRECISIONS[engine]
-        precision = "fp16" if device_type == "gpu" and has_fp16 else "fp32"
+    if precision == "auto" and engine == "onnxruntime":
+        precision = "fp32"
     return EnginePlan(engine, precision, device_type)
 
 
@@ -133,12 +125,7 @@ def _check_engine(engine: str, precision: str, device_type: str) -> None:
     if engine == "openvino" and device_type == "gpu":
         raise WrongOption(
             "--engine openvino runs on the CPU, and deviceType is 'gpu'; use --preset cpu, or "
-            "--engine onnxruntime, tensorrt, compiled or eager"
-        )
-    if engine == "tensorrt" and device_type != "gpu":
-        raise WrongOption(
-            f"--engine tensorrt needs a CUDA device, and deviceType is {device_type!r}; "
-            "use --preset t4"
+            "--engine eager"
         )
 
 
@@ -203,20 +190,9 @@ class _EngineFolder:
         if name is not None:
             self._check(parity, precision)
         if self.plan.precision == "auto" and self.plan.device_type == "cpu":
-            served = choose_precision(self._device)
+            served = choose_precision(CPU)
             if served != precision:
                 self._check(parity, served, is_own=False)
-
-    @property
-    def _device(self) -> torch.device:
-        """The device on which the artefact is made: machine code needs its own, others the CPU."""
-        on_gpu = self.plan.device_type == "gpu" and self.plan.engine == "compiled"
-        if on_gpu and not torch.cuda.is_available():
-            raise WrongOption(
-                "--engine compiled with deviceType 'gpu' must be built on a machine with that "
-                "GPU, and this machine has none; use another engine, or --preset cpu"
-            )
-        return torch.device("cuda" if on_gpu else "cpu")
 
     def _export(self, path: Path) -> None:
         if has_torchscript(self.model):
@@ -226,12 +202,8 @@ class _EngineFolder:
             )
         if isinstance(self.model, OnnxModel):
             self._convert_onnx(self.model.path, path)
-            return
-        precision = path.name.split(".")[1]  # model.<precision>.<suffix>
-        wrapped = wrap_model(self.model, self.config, precision, self._device)
-        shape = self.config.input_geometry.shape
-        pictures = torch.zeros((EXAMPLE_BATCH, *shape), dtype=torch.uint8)
-        EXPORTS[self.plan.engine](wrapped, pictures.to(self._device), path)
+        else:
+            export_openvino(self.model, self.config, path)
 
     def _convert_onnx(self, source: Path, path: Path) -> None:
         if self.plan.engine == "onnxruntime":
@@ -274,7 +246,7 @@ class _EngineFolder:
             self.say(f"{label} cannot be checked here ({error}); the worker will check it")
             return
         result = (
-            f"on {found.pictures} photographs it moves a probability by up to "
+            f"on {found.images} photographs it moves a probability by up to "
             f"{found.largest_move:.1g} and changes the best class of "
             f"{found.top1_changes or 'none'} of them"
         )
@@ -291,9 +263,9 @@ class _EngineFolder:
         self.say(f"{label}: {result}")
 
     def _measure(self, folder: Path, parity: ParitySet, precision: str) -> Parity:
-        name, device, threads = self.plan.engine, self._device, os.cpu_count() or 1
-        engine = make_engine(name, precision, self.model, self.config, device, folder, threads)
-        return measure_parity(engine, parity, self.config, device)
+        name, threads = self.plan.engine, os.cpu_count() or 1
+        engine = make_engine(name, precision, self.model, self.config, CPU, folder, threads)
+        return measure_parity(engine, parity, self.config, CPU)
 
 
 def make_parity_set(
@@ -307,11 +279,11 @@ def make_parity_set(
         model: maps normalised float32 [batch, channels, height, width] to outputs.
         candidates: uint8 [n, height, width, channels].
     """
-    engine = EagerEngine(model, config, torch.device("cpu"))
+    engine = EagerEngine(model, config, CPU)
     with torch.inference_mode():
         answers = [
-            activate(engine(pictures), config.activation)
-            for pictures in torch.from_numpy(candidates).split(PARITY_BATCH)
+            activate(engine(images), config.activation)
+            for images in torch.from_numpy(candidates).split(PARITY_BATCH)
         ]
     probabilities = torch.cat(answers).numpy()
     chosen = choose_clear(probabilities, config.parity_bound)
@@ -331,14 +303,14 @@ def choose_clear(probabilities: npt.NDArray[np.float32], bound: float) -> npt.ND
     best = np.sort(probabilities, axis=1)[:, -2:]
     margin = best[:, -1] - best[:, 0] if best.shape[1] > 1 else best[:, 0]
     clear = np.flatnonzero(margin > bound)
-    if len(clear) > PARITY_PICTURES:
+    if len(clear) > PARITY_IMAGES:
         # Spread over the candidates instead of the clearest ones, which hardly move at all.
-        spread = np.linspace(0, len(clear) - 1, PARITY_PICTURES).round()
+        spread = np.linspace(0, len(clear) - 1, PARITY_IMAGES).round()
         return clear[spread.astype(np.int64)].astype(np.int64)
     clearest: npt.NDArray[np.int64] = np.argsort(-margin, kind="stable")
-    return np.sort(clearest[:PARITY_PICTURES])
+    return np.sort(clearest[:PARITY_IMAGES])
 
 
 def write_parity_file(path: Path, parity: ParitySet) -> None:
     """Writes the file that the handler's parity gate reads; equal sets give equal bytes."""
-    np.savez(path, pictures=parity.pictures, probabilities=parity.probabilities)
+    np.savez(path, images=parity.images, probabilities=parity.probabilities)

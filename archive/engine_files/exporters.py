@@ -1,6 +1,6 @@
-"""One function per format: a model -> the file that an engine loads.
+"""Writes the files that OpenVINO and ONNX Runtime load.
 
-Every file maps `pictures`, uint8 [batch, height, width, channels], to `logits`, float32
+Every file maps `images`, uint8 [batch, height, width, channels], to `logits`, float32
 [batch, classes], with the normalisation inside and for any batch size. Each function imports the
 packages that its format needs.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from offpath.errors import ExpectedError, MissingPackage
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ExpectedError, MissingPackage
-from offpath.handler.model.engines.eager import DTYPES
-from offpath.handler.model.engines.engine import INPUT, OUTPUT
+from offpath.handler.model.engines.engine import OUTPUT
 from offpath.handler.model.engines.open_vino import forbid_telemetry
-from offpath.handler.model.normalise import PictureModel, scale_and_bias
+from offpath.handler.model.normalise import ImageModel, scale_and_bias
 
 # torch.export takes a dimension of 1 for a constant; any larger batch will do.
 EXAMPLE_BATCH = 2
-MOST_PICTURES = 4096
-# Freezing stores the weights in the layout that the kernels want.
-INDUCTOR_CONFIG = {"freezing": True}
+MOST_IMAGES = 4096
 
 
 def import_package(name: str, extra: str, purpose: str) -> Any:
@@ -44,68 +40,28 @@ def import_package(name: str, extra: str, purpose: str) -> Any:
         raise MissingPackage(f"{name}, which {purpose} needs,", extra) from error
 
 
-def wrap_model(
-    model: torch.nn.Module, config: HandlerConfig, precision: str, device: torch.device
-) -> PictureModel:
-    """Copies the model in `precision` and puts its normalisation in front."""
-    dtype = DTYPES[precision]
-    converted = copy.deepcopy(model).eval().to(device, dtype)
-    converted.requires_grad_(False)
-    wrapped = PictureModel(converted, config, dtype)
-    wrapped.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return wrapped.eval()
-
-
-def export_compiled(model: PictureModel, pictures: torch.Tensor, path: Path) -> None:
-    """Compiles machine code for this processor or CUDA device, by AOTInductor.
+def export_openvino(model: torch.nn.Module, config: HandlerConfig, path: Path) -> None:
+    """Writes OpenVINO's graph and its weights (`.bin`, beside it), in full precision.
 
     Raises:
-        ExpectedError: there is no C++ compiler.
+        ExpectedError: torch.export cannot convert the model.
     """
-    from torch._inductor import aoti_compile_and_package
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler as error:
-        raise ExpectedError(
-            "--engine compiled needs a C++ compiler on the machine that builds the archive (not "
-            "where it is served), and none was found; install g++ or set CXX"
-        ) from error
-    exported = _export(model, pictures)
-    with torch.inference_mode():
-        aoti_compile_and_package(exported, package_path=str(path), inductor_configs=INDUCTOR_CONFIG)
-
-
-def export_onnx(model: PictureModel, pictures: torch.Tensor, path: Path) -> None:
-    """Writes an ONNX graph in one file, without the source paths that torch records in it."""
-    onnx = import_package("onnx", "onnxruntime", "an ONNX graph")
-    import_package("onnxscript", "onnxruntime", "an ONNX graph")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own deprecations
-        program = torch.onnx.export(
-            model,
-            (pictures,),
-            dynamo=True,
-            verbose=False,
-            input_names=[INPUT],
-            output_names=[OUTPUT],
-            dynamic_shapes=_dynamic_shapes(),
-        )
-    if program is None:
-        raise RuntimeError("torch.onnx.export returned no program")
-    graph = program.model_proto
-    for part in (graph, graph.graph, *graph.graph.node, *graph.graph.value_info):
-        part.ClearField("metadata_props")
-    onnx.save(graph, str(path))
-
-
-def export_openvino(model: PictureModel, pictures: torch.Tensor, path: Path) -> None:
-    """Writes OpenVINO's graph and its weights (`.bin`, beside it), in full precision."""
     import_package("openvino", "openvino", "--engine openvino")
+    wrapped = ImageModel(copy.deepcopy(model), config).eval().requires_grad_(False)
+    wrapped.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    shape = config.input_geometry.shape
+    images = torch.zeros((EXAMPLE_BATCH, *shape), dtype=torch.uint8)
+    batch = torch.export.Dim("batch", min=1, max=MOST_IMAGES)
+    try:
+        with torch.inference_mode():
+            program = torch.export.export(wrapped, (images,), dynamic_shapes=({0: batch},))
+    except Exception as error:  # torch.export raises whatever the model's code raises
+        raise ExpectedError(
+            f"torch.export cannot convert the model ({type(error).__name__}: {error}); use "
+            "--engine eager"
+        ) from error
     # The conversion drops the sides; with known sides OpenVINO chooses kernels for them.
-    save_for_openvino(_export(model, pictures), path, [-1, *pictures.shape[1:]])
+    save_for_openvino(program, path, [-1, *shape])
 
 
 def save_for_openvino(source: Any, path: Path, shape: Sequence[int] | None = None) -> None:
@@ -120,21 +76,6 @@ def save_for_openvino(source: Any, path: Path, shape: Sequence[int] | None = Non
         graph.reshape(openvino.PartialShape(list(shape)))
     graph.outputs[0].get_tensor().set_names({OUTPUT})
     openvino.save_model(graph, str(path), compress_to_fp16=False)
-
-
-def _export(model: PictureModel, pictures: torch.Tensor) -> torch.export.ExportedProgram:
-    try:
-        with torch.inference_mode():
-            return torch.export.export(model, (pictures,), dynamic_shapes=_dynamic_shapes())
-    except Exception as error:  # torch.export raises whatever the model's code raises
-        raise ExpectedError(
-            f"torch.export cannot convert the model ({type(error).__name__}: {error}); use "
-            "--engine eager"
-        ) from error
-
-
-def _dynamic_shapes() -> Any:
-    return ({0: torch.export.Dim("batch", min=1, max=MOST_PICTURES)},)
 
 
 # Begins the names of what is added; a user's model has no such names.
@@ -153,13 +94,13 @@ def prepend_normalisation(source: Path, config: HandlerConfig, path: Path) -> No
     weights = {tensor.name for tensor in graph.initializer}
     old = next(one for one in graph.input if one.name not in weights)
     batch = old.type.tensor_type.shape.dim[0].dim_value or "batch"
-    pictures = onnx.helper.make_tensor_value_info(
-        f"{PREFIX}pictures",
+    images = onnx.helper.make_tensor_value_info(
+        f"{PREFIX}images",
         onnx.TensorProto.UINT8,
         [batch, *config.input_geometry.shape],
     )
-    nodes = [*_make_nodes(onnx, config, pictures.name, old.name), *graph.node]
-    inputs = [pictures, *(one for one in graph.input if one.name != old.name)]
+    nodes = [*_make_nodes(onnx, config, images.name, old.name), *graph.node]
+    inputs = [images, *(one for one in graph.input if one.name != old.name)]
     for field, content in ((graph.node, nodes), (graph.input, inputs)):
         kept = list(content)
         del field[:]

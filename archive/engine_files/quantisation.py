@@ -16,15 +16,13 @@ from typing import Any
 
 from offpath.archive import Say
 from offpath.archive.engine_files.exporters import import_package
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.image.decode import Pixels
-from offpath.handler.model.engines.engine import INPUT
 from offpath.handler.model.parity import Parity
 
 # Numbers of first convolutions and matrix products that stay in fp32, tried in this order.
 FP32_LAYERS = (0, 2, 5, 9, 17)
-ONNX_LAYERS = ("Conv", "Gemm", "MatMul")
-OPENVINO_LAYERS = ("Convolution", "GroupConvolution", "MatMul")
+LAYERS = ("Convolution", "GroupConvolution", "MatMul")
 
 Measure = Callable[[Path], Parity]
 
@@ -37,7 +35,7 @@ def quantise(
     measure: Measure,
     say: Say,
 ) -> Path:
-    """Makes an int8 graph from an fp32 graph (`.onnx`, or OpenVINO's `.xml`).
+    """Makes an int8 graph from OpenVINO's fp32 graph.
 
     Args:
         source: the fp32 graph; its folder receives a folder for each attempt.
@@ -55,11 +53,10 @@ def quantise(
         ExpectedError: NNCF is missing, or no attempt stays within the bound.
     """
     nncf = import_package("nncf", "int8", "--precision int8")
-    make_graph = _OnnxGraph if source.suffix == ".onnx" else _OpenVinoGraph
-    layers = make_graph(source).layers
+    layers = _Graph(source).layers
     moves = []
     for count in (n for n in FP32_LAYERS if n < max(1, len(layers))):
-        graph = make_graph(source)
+        graph = _Graph(source)
         with _quiet():
             graph.quantise(nncf, calibration, layers[:count])
         # Each attempt has its own folder: a measured graph may still be mapped into memory.
@@ -71,7 +68,7 @@ def quantise(
         say(
             f"int8 with {count} of {len(layers)} layers in fp32: moves a probability by up to "
             f"{parity.largest_move:.3f}, changes the best class of {parity.top1_changes} of "
-            f"{parity.pictures} photographs"
+            f"{parity.images} photographs"
         )
         if parity.holds(bound):
             return folder
@@ -83,35 +80,18 @@ def quantise(
     )
 
 
-class _OnnxGraph:
-    def __init__(self, path: Path) -> None:
-        self._onnx = import_package("onnx", "onnxruntime", "an ONNX graph")
-        self._graph = self._onnx.load(str(path))
-        nodes = self._graph.graph.node
-        self.layers = [node.name for node in nodes if node.op_type in ONNX_LAYERS]
-
-    def quantise(self, nncf: Any, calibration: Pixels, keep: list[str]) -> None:
-        data = [{INPUT: picture[None]} for picture in calibration]
-        self._graph = nncf.quantize(
-            self._graph, nncf.Dataset(data), **_options(nncf, keep, len(data))
-        )
-
-    def save(self, path: Path) -> None:
-        self._onnx.save(self._graph, str(path))
-
-
-class _OpenVinoGraph:
+class _Graph:
     def __init__(self, path: Path) -> None:
         self._openvino = import_package("openvino", "openvino", "--engine openvino")
         self._graph = self._openvino.Core().read_model(str(path))
         self.layers = [
             node.get_friendly_name()
             for node in self._graph.get_ordered_ops()
-            if node.get_type_name() in OPENVINO_LAYERS
+            if node.get_type_name() in LAYERS
         ]
 
     def quantise(self, nncf: Any, calibration: Pixels, keep: list[str]) -> None:
-        data = [picture[None] for picture in calibration]
+        data = [image[None] for image in calibration]
         self._graph = nncf.quantize(
             self._graph, nncf.Dataset(data), **_options(nncf, keep, len(data))
         )
@@ -120,7 +100,7 @@ class _OpenVinoGraph:
         self._openvino.save_model(self._graph, str(path), compress_to_fp16=False)
 
 
-def _options(nncf: Any, keep: list[str], pictures: int) -> dict[str, Any]:
+def _options(nncf: Any, keep: list[str], images: int) -> dict[str, Any]:
     from nncf.quantization.advanced_parameters import (
         AdvancedQuantizationParameters,
         OverflowFix,
@@ -137,7 +117,7 @@ def _options(nncf: Any, keep: list[str], pictures: int) -> dict[str, Any]:
     return {
         # MIXED gives activations below zero their own zero point.
         "preset": nncf.QuantizationPreset.MIXED,
-        "subset_size": pictures,
+        "subset_size": images,
         "ignored_scope": nncf.IgnoredScope(names=keep) if keep else None,
         "advanced_parameters": advanced,
     }

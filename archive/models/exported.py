@@ -25,9 +25,9 @@ class Exported(torch.nn.Module):
             if before is not None:
                 os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = before
 
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Maps float32 [batch, channels, height, width] to [batch, classes]."""
-        outputs: torch.Tensor = self.program(pictures)
+        outputs: torch.Tensor = self.program(images)
         return outputs
 
     def train(self, mode: bool = True) -> Exported:

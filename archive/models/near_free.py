@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import time
-
 import torch
-
-# Milliseconds per image of the accelerator that the model stands in for. Workers sleep that long,
-# without using a core, and take turns as on one GPU.
-WAIT_VARIABLE = "OFFPATH_NEAR_FREE_MS_PER_IMAGE"
 
 
 class NearFree(torch.nn.Module):
@@ -19,15 +11,9 @@ class NearFree(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.linear = torch.nn.Linear(3 * 7 * 7, 1000)
-        self._wait_s = float(os.environ.get(WAIT_VARIABLE, 0)) / 1000
 
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Maps float32 [batch, 3, 224, 224] to logits [batch, 1000]."""
-        if self._wait_s:
-            # All workers of a server load this file, so its lock is the queue of their one GPU.
-            with open(__file__, "rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
-                time.sleep(self._wait_s * len(pictures))
-        blocks = pictures.unflatten(3, (-1, 32)).unflatten(2, (-1, 32))
+        blocks = images.unflatten(3, (-1, 32)).unflatten(2, (-1, 32))
         # Two means, rows first: they take 0.04 to 0.1 ms per image, AvgPool2d(32) 0.2 to 0.28.
         return self.linear(blocks.mean(3).mean(4).flatten(1))  # type: ignore[no-any-return]

@@ -24,14 +24,14 @@ class OnnxModel(torch.nn.Module):
         self.path = path
         self._session: Any = None
 
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Maps float32 [batch, channels, height, width] to [batch, classes]."""
         if self._session is None:
             threads = torch.get_num_threads()
             self._session = make_session(str(self.path), threads, [CPU])
-        inputs = pictures.cpu().float().contiguous()
+        inputs = images.cpu().float().contiguous()
         batch = find_batch(self._session)
-        return run_in_batches(self._run, inputs, batch).to(pictures.device)
+        return run_in_batches(self._run, inputs, batch).to(images.device)
 
     def _run(self, inputs: torch.Tensor) -> torch.Tensor:
         name = self._session.get_inputs()[0].name

@@ -18,8 +18,8 @@ class ResNet50(resnet.ResNet):
         super().__init__(resnet.Bottleneck, [3, 4, 6, 3])
         self._repeats = int(os.environ.get(REPEATS_VARIABLE, 1))
 
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Maps float32 [batch, 3, 224, 224] to logits [batch, 1000]."""
         for _ in range(self._repeats):
-            logits = super().forward(pictures)
+            logits = super().forward(images)
         return logits  # type: ignore[no-any-return]

@@ -20,7 +20,7 @@ from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from offpath.archive import Say, say_nothing
 from offpath.archive.mar_file import check_unpacked_size
-from offpath.handler.errors import MissingPackage, WrongOption
+from offpath.errors import MissingPackage, WrongOption
 
 # Keys under which checkpoints hold weights, in order of preference: the trained weights, then their
 # moving averages.
@@ -56,7 +56,6 @@ def find_state_dict(
     path: Path,
     names: frozenset[str],
     say: Say = say_nothing,
-    key: str | None = None,
 ) -> Mapping[str, torch.Tensor]:
     """Finds the weights for a model in a checkpoint.
 
@@ -65,13 +64,11 @@ def find_state_dict(
         path: the file, for messages.
         names: the model's own parameters and buffers.
         say: told where the weights were found, and which prefix was removed.
-        key: path to the weights in the file, dots between the names of dicts; None to find it.
 
     Raises:
-        WrongOption: it holds no weights (under `key`).
+        WrongOption: it holds no weights.
     """
-    weights = _unwrap(loaded, path, say) if key is None else _pick(loaded, path, key, say)
-    return _strip_prefixes(weights, names, path, say)
+    return _strip_prefixes(_unwrap(loaded, path, say), names, path, say)
 
 
 def is_torchscript(path: Path) -> bool:
@@ -135,7 +132,7 @@ def _unwrap(loaded: object, path: Path, say: Say) -> Mapping[str, torch.Tensor]:
         raise WrongOption(
             f"{path.name} is not a state dict (names to tensors) but a {type(loaded).__name__}"
         )
-    found = _list_parts(loaded)
+    found = [key for key in (*WRAPPERS, *AVERAGES) if _is_state_dict(loaded.get(key))]
     if not found:
         raise WrongOption(
             f"{path.name} is not a state dict (names to tensors), and has none under "
@@ -143,40 +140,10 @@ def _unwrap(loaded: object, path: Path, say: Say) -> Mapping[str, torch.Tensor]:
             f"{', '.join(map(str, list(loaded)[:8]))}"
         )
     others = (
-        f" (it also has {', '.join(found[1:])}; choose with --weights-key)" if found[1:] else ""
+        f" (it also has {', '.join(found[1:])}; for these save them alone)" if found[1:] else ""
     )
     say(f"{path.name}: using the weights under {found[0]!r}{others}")
     return loaded[found[0]]  # type: ignore[no-any-return]
-
-
-def _pick(loaded: object, path: Path, key: str, say: Say) -> Mapping[str, torch.Tensor]:
-    """Finds what `key` names: a dict in the file, or the entries of a dict with that prefix."""
-    found: object = loaded
-    rest = key
-    while rest and isinstance(found, Mapping):
-        name, _, after = rest.partition(".")
-        if name in found:
-            found, rest = found[name], after
-            continue
-        prefix, rest = f"{rest}.", ""
-        found = {
-            str(name).removeprefix(prefix): value
-            for name, value in found.items()
-            if str(name).startswith(prefix)
-        }
-    if not _is_state_dict(found):
-        raise WrongOption(
-            f"--weights-key {key!r}: {path.name} has no weights there; it has weights under "
-            f"{', '.join(_list_parts(loaded)) or 'none of the usual keys'}"
-        )
-    say(f"{path.name}: using the weights under {key!r} (--weights-key)")
-    return found  # type: ignore[return-value]
-
-
-def _list_parts(loaded: object) -> list[str]:
-    if not isinstance(loaded, Mapping):
-        return []
-    return [key for key in (*WRAPPERS, *AVERAGES) if _is_state_dict(loaded.get(key))]
 
 
 def _is_state_dict(value: object) -> bool:

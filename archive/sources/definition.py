@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from offpath.archive.model_probe import format_error
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 
 # Modules that the worker imports. The archive's folder comes before them on its path.
 RESERVED_MODULES = frozenset(

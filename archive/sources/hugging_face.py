@@ -25,8 +25,9 @@ from offpath.archive.model_probe import format_error
 from offpath.archive.photograph_sets import decode_photograph
 from offpath.archive.photographs import BUNDLED
 from offpath.archive.sources.definition import Definition, write_definition
+from offpath.errors import MissingPackage, WrongOption
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ConfigError, MissingPackage, WrongOption
+from offpath.handler.errors import ConfigError
 from offpath.handler.image.geometry import INTERPOLATIONS
 from offpath.handler.model.normalise import Normaliser
 
@@ -98,7 +99,7 @@ def load_pretrained(folder: Path, say: Say) -> PretrainedFolder:
             f"--model {folder.name}: its weights lack {', '.join(missing[:3])}; expected the folder"
             " of a trained image classifier"
         )
-    labels = list(tell_apart(model.config.id2label).values())
+    labels = tell_apart([*model.config.id2label.values()])
     handler = _read_preprocessing(folder.name, processor, model.config)
     # As ImageClassificationPipeline decides it.
     is_several = model.config.problem_type == "multi_label_classification"

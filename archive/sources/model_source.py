@@ -30,7 +30,7 @@ from offpath.archive.sources.named_models import (
     is_named,
 )
 from offpath.archive.sources.onnx_file import read_onnx_input
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 
 ERROR_SHOWN = 500
 KEYS_SHOWN = 5
@@ -77,19 +77,16 @@ class ModelSource:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """The user's --weights and --weights-key."""
+    """The user's --weights."""
 
     weights: str | None
-    key: str | None
     say: Say
 
     def load(self) -> Callable[[torch.nn.Module], StateDict]:
         """Loads the file and returns what finds a model's weights in it."""
         path = Path(self.weights or "")
         loaded = load_checkpoint(path, self.say)
-        return lambda model: find_state_dict(
-            loaded, path, frozenset(model.state_dict()), self.say, self.key
-        )
+        return lambda model: find_state_dict(loaded, path, frozenset(model.state_dict()), self.say)
 
     def refuse(self, what: str) -> None:
         """Raises WrongOption if --weights is passed with a file that holds its own weights."""
@@ -97,12 +94,7 @@ class _Wanted:
             raise WrongOption(f"{what} holds its own weights; leave --weights out")
 
 
-def load_model_source(
-    model: str,
-    weights: str | None,
-    say: Say = say_nothing,
-    weights_key: str | None = None,
-) -> ModelSource:
+def load_model_source(model: str, weights: str | None, say: Say = say_nothing) -> ModelSource:
     """Loads a model.
 
     Args:
@@ -112,14 +104,11 @@ def load_model_source(
         weights: a state dict or a checkpoint around one (see `sources.checkpoint`), `pretrained`,
             `random`, or None for the model's default.
         say: told where the weights were found and which files the definition imports.
-        weights_key: the part of a checkpoint to load; None to find it.
 
     Raises:
         WrongOption: a file is missing or of another kind, or the weights do not fit.
     """
-    wanted = _Wanted(weights, weights_key, say)
-    if weights_key is not None and weights in (None, "pretrained", "random"):
-        raise WrongOption("--weights-key names a part of a checkpoint; pass --weights FILE too")
+    wanted = _Wanted(weights, say)
     if is_named(model):
         return _load_named(model, wanted)
     path, attribute = _split_name(model)

@@ -21,7 +21,7 @@ from offpath.archive.sources.definition import (
     read_definition,
     write_definition,
 )
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.image.geometry import INTERPOLATIONS
 
 MODELS_DIR = Path(__file__).parents[1] / "models"

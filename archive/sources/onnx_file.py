@@ -7,7 +7,7 @@ from typing import Any
 
 from offpath.archive.engine_files.exporters import import_package
 from offpath.archive.model_probe import format_error
-from offpath.handler.errors import MissingPackage, WrongOption
+from offpath.errors import MissingPackage, WrongOption
 from offpath.handler.image.geometry import CHANNELS
 from offpath.handler.model.engines.engine import EngineUnavailable
 from offpath.handler.model.engines.onnx_runtime import CPU, make_session

@@ -6,20 +6,21 @@ unpickled that could run. The user is told what will differ from the stock handl
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from offpath.archive.labels import tell_apart
 from offpath.archive.mar_file import MANIFEST, MarFile, read_mar, unpack_mar
-from offpath.archive.model_config import DEVICE_TYPES, SERVER_SETTINGS, is_device_ids
-from offpath.handler.errors import WrongOption
+from offpath.archive.model_config import SERVER_SETTINGS, check_server_setting
+from offpath.errors import WrongOption
+from offpath.handler.serving_settings import ServingSettings, name_keys
 
 STOCK_HANDLER = "image_classifier"
 LABELS_FILE = "index_to_name.json"
-# TorchServe's defaults, if neither the archive nor the register API sets them (ModelArchive.java).
-STOCK_DEFAULTS = {"batchSize": 1, "maxBatchDelay": 100}
+# What TorchServe takes for a missing key, where that depends on nothing else (ModelArchive.java).
+STOCK_DEFAULTS = name_keys(
+    batch_size=ServingSettings.batch_size, max_batch_delay_ms=ServingSettings.max_batch_delay_ms
+)
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,7 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
     serialized = folder / files["serialized"]
     labels = folder / LABELS_FILE if LABELS_FILE in names else None
     server, changes = _read_server(archive)
-    if labels is not None:
-        changes += _tell_apart(labels)
-    else:
+    if labels is None:
         changes.append("labels: the archive has no index_to_name.json, so classes are numbers")
     known = {MANIFEST, LABELS_FILE, handler, *filter(None, files.values())}
     if model.get("requirementsFile"):
@@ -120,38 +119,12 @@ def _read_server(archive: MarFile) -> tuple[dict[str, Any], list[str]]:
     """Returns the settings that our archive keeps, and a line for each that it leaves out."""
     kept, changes = {}, []
     for key, value in (archive.model_config or {}).items():
-        low, high = SERVER_SETTINGS.get(key, (1, 0))
-        if type(value) is int and low <= value <= high:
+        try:
+            check_server_setting(key, value)
             kept[key] = value
-        elif key == "deviceType" and value in DEVICE_TYPES:
-            kept[key] = value
-        elif key == "deviceIds" and is_device_ids(value):
-            kept[key] = value
-        else:
+        except WrongOption:
             changes.append(f"{key}: {value!r} of model-config.yaml is left out")
     return kept, changes
-
-
-def _tell_apart(labels: Path) -> list[str]:
-    """Writes the labels with the index where several classes share one; returns what to say."""
-    try:
-        mapping = json.loads(labels.read_text("utf-8-sig"))
-        named = {
-            index: value[-1] if isinstance(value, list) else value
-            for index, value in mapping.items()
-        }
-        told_apart = tell_apart(named)
-    except (ValueError, AttributeError, IndexError, TypeError):
-        return []  # read_labels explains what is wrong
-    twice = [index for index, label in named.items() if told_apart[index] != label]
-    if not twice:
-        return []
-    labels.write_text(json.dumps(told_apart), encoding="utf-8")
-    shared = list(dict.fromkeys(named[index] for index in twice))
-    return [
-        f"labels: several classes share {', '.join(shared[:3])}; their labels get the index, as in "
-        f"{told_apart[twice[0]]!r}"
-    ]
 
 
 def _sort_extra(folder: Path, names: frozenset[str]) -> tuple[tuple[Path, ...], list[str]]:

@@ -13,7 +13,7 @@ import textwrap
 from pathlib import Path
 
 from offpath.deploy.exportable import read_exportable, write_export
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 
 TEMPLATES = Path(__file__).parent
 LOOPBACK = "127.0.0.1"
@@ -50,7 +50,7 @@ def export_ray(
             empty.
     """
     archive = read_exportable(path)
-    low, high = replicas or (archive.workers, archive.workers)
+    low, high = replicas or (archive.serving.workers, archive.serving.workers)
     if not 0 < low <= high:
         raise WrongOption(
             f"replicas from {low} to {high}: expected numbers from 1, in ascending order"
@@ -61,8 +61,8 @@ def export_ray(
         "kube_name": re.sub("[^a-z0-9-]+", "-", archive.name.lower()).strip("-"),
         "port": port,
         # One full batch runs and one waits.
-        "replicas": indent(describe_replicas(low, high, 2 * archive.batch_size), 8),
-        "max_ongoing": BATCHES_ONGOING * archive.batch_size,
+        "replicas": indent(describe_replicas(low, high, 2 * archive.serving.batch_size), 8),
+        "max_ongoing": BATCHES_ONGOING * archive.serving.batch_size,
         "max_queued": QUEUED,
         "cpus": cpus,
         # Replicas share one device: while one decodes, another computes.

@@ -18,7 +18,7 @@ from typing import Any
 
 from offpath.archive.mar_file import read_mar, unpack_mar
 from offpath.deploy.exportable import read_exportable
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.serving.offline.part_runner import Job, ModelBroken, OnPart, PartRunner, Parts
 
 
@@ -76,7 +76,7 @@ def run_parts_on_ray(
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     archive = read_exportable(mar)
-    gpus = 1 / archive.workers if archive.wants_gpu else 0
+    gpus = 1 / archive.serving.workers if archive.wants_gpu else 0
     room = ray.cluster_resources()
     fit = int(room.get("GPU", 0) / gpus if gpus else room["CPU"] / job.threads)
     most = max(1, min(len(parts), most_actors or fit))

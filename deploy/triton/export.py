@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from offpath.deploy.exportable import Exportable, read_exportable, write_export
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 
 MODEL_FILE = Path(__file__).with_name("model.py")
 
@@ -95,12 +95,12 @@ def make_config(archive: Exportable, name: str, is_thin: bool) -> str:
     return CONFIG.format(
         archive=archive.path.name,
         name=name,
-        batch_size=archive.batch_size,
+        batch_size=archive.serving.batch_size,
         image_note=image_note,
         image=image,
         kind=kind,
         instances_note=instances_note,
-        instances=archive.workers,
-        delay_ms=archive.max_batch_delay_ms,
-        delay_us=1000 * archive.max_batch_delay_ms,
+        instances=archive.serving.workers,
+        delay_ms=archive.serving.max_batch_delay_ms,
+        delay_us=1000 * archive.serving.max_batch_delay_ms,
     )

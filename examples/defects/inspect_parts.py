@@ -11,7 +11,7 @@ from offpath.client import Client, ServerError
 
 
 def main(url: str, files: list[str]) -> None:
-    """Prints one line per file; a refused picture does not end the inspection."""
+    """Prints one line per file; a refused image does not end the inspection."""
     with Client(url, model="defects", headers={"x-station": "7"}) as client:
         for file in files:
             name = file.rpartition("/")[2]

@@ -30,8 +30,8 @@ def draw_part(dice: random.Random, defects: tuple[str, ...]) -> Image.Image:
     """Draws a grey metal part with the defects at random places."""
     noise = np.random.default_rng(dice.randrange(2**32)).normal(0, 6, (SIDE, SIDE, 1))
     grey = np.full((SIDE, SIDE, 3), dice.uniform(120, 170)) + noise
-    picture = Image.fromarray(grey.clip(0, 255).astype(np.uint8))
-    draw = ImageDraw.Draw(picture)
+    image = Image.fromarray(grey.clip(0, 255).astype(np.uint8))
+    draw = ImageDraw.Draw(image)
     for defect in defects:
         x, y = (dice.uniform(0.25, 0.75) * SIDE for _ in range(2))
         if defect == "scratch":
@@ -43,12 +43,12 @@ def draw_part(dice: random.Random, defects: tuple[str, ...]) -> Image.Image:
         else:
             size = dice.uniform(5, 9)
             draw.ellipse((x - size, y - size, x + size, y + size), fill=(10, 10, 10))
-    return picture
+    return image
 
 
-def to_tensor(picture: Image.Image) -> torch.Tensor:
+def to_tensor(image: Image.Image) -> torch.Tensor:
     """Returns [3, SIDE, SIDE], normalised as the archive is told to."""
-    pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
     return (pixels / 255 - MEAN) / STD
 
 
@@ -58,20 +58,18 @@ def main(folder: Path) -> None:
     dice = random.Random(0)
     # Each kind of defect is on a third of the parts.
     chosen = [tuple(d for d in DEFECTS if dice.random() < 0.33) for _ in range(600)]
-    pictures = torch.stack([to_tensor(draw_part(dice, defects)) for defects in chosen])
+    images = torch.stack([to_tensor(draw_part(dice, defects)) for defects in chosen])
     wanted = torch.tensor([[float(d in some) for d in DEFECTS] for some in chosen])
     net = Net()
     steps = torch.optim.Adam(net.parameters(), lr=3e-3)
     for _ in range(200):
         some = torch.randint(len(chosen), (32,))
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(
-            net(pictures[some]), wanted[some]
-        )
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(net(images[some]), wanted[some])
         steps.zero_grad()
         loss.backward()
         steps.step()
     with torch.inference_mode():
-        right = ((net(pictures) > 0) == (wanted > 0)).float().mean()
+        right = ((net(images) > 0) == (wanted > 0)).float().mean()
     print(f"trained: {100 * right:.1f} % of the training labels are right")
     torch.save(net.state_dict(), folder / "net.pt")
     (folder / "classes.txt").write_text("\n".join(DEFECTS) + "\n")

@@ -29,10 +29,9 @@ from offpath.handler.image.decode_cost import (
     check_jpeg_cost,
     check_pixels,
 )
-from offpath.handler.image.formats import FORMATS
+from offpath.handler.image.formats import FORMATS, Payload
 from offpath.handler.image.geometry import InputGeometry, Size, both_sides
 from offpath.handler.image.tiff_cost import check_tiff_cost
-from offpath.handler.request.payload import Payload
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -55,7 +54,7 @@ TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 SWAPPING_ORIENTATIONS = (5, 6, 7, 8)
-# Orientations that bring the stored picture's last column (row) to the front.
+# Orientations that bring the stored image's last column (row) to the front.
 LEFT_IS_LAST, TOP_IS_LAST = (2, 3, 6, 7), (3, 4, 7, 8)
 TIFF_MAGIC = (b"II", b"MM")
 
@@ -67,7 +66,7 @@ class DecodeOptions:
     Attributes:
         min_size: least height and width after a scaled decode, in pixels; 0 decodes in full.
         by_longer: one side of that length is enough, because a letterbox resizes by that side.
-        exif_orientation: turn the picture by its EXIF tag; TorchServe's handler does not.
+        exif_orientation: turn the image by its EXIF tag; TorchServe's handler does not.
         max_pixels: limit on width x height as stated by the header.
     """
 
@@ -93,14 +92,14 @@ class DecodeOptions:
 
 @dataclass(frozen=True)
 class DecodedImage:
-    """Decoded pixels, and the size of the full picture.
+    """Decoded pixels, and the size of the full image.
 
     Attributes:
-        pixels: uint8 [height, width, 3], RGB; smaller than the picture after a scaled decode.
-        height, width: size of the full picture, in pixels; the resize geometry follows them.
-        denominator: pixels of the full picture per decoded pixel, along each side. Also exact if
+        pixels: uint8 [height, width, 3], RGB; smaller than the image after a scaled decode.
+        height, width: size of the full image, in pixels; the resize geometry follows them.
+        denominator: pixels of the full image per decoded pixel, along each side. Also exact if
             the size does not divide: the last decoded pixel then reaches over the edge.
-        top, left: where the picture begins, in decoded pixels; above 0 if the picture was turned
+        top, left: where the image begins, in decoded pixels; above 0 if the image was turned
             and the pixel that reaches over the edge came first.
         is_jpeg: the format is lossy, so a transform may round differently from Pillow.
     """
@@ -115,13 +114,13 @@ class DecodedImage:
 
 
 def decode_image(payload: Payload, options: DecodeOptions) -> DecodedImage:
-    """Decodes one picture.
+    """Decodes one image.
 
     Raises:
         UnsupportedFormat: the payload is in none of FORMATS.
         ImageTooLarge: the header states more than `max_pixels` or MAX_SIDE; nothing was decoded.
         UndecodableImage: the data is truncated or broken.
-        ImageTooCostly: the picture was made to cost far more than its size justifies.
+        ImageTooCostly: the image was made to cost far more than its size justifies.
     """
     begin_s = time.thread_time()
     if payload[:3] == JPEG_MAGIC:
@@ -197,7 +196,7 @@ def read_orientation(payload: Payload) -> object:
     try:
         exif = Image.open(BudgetedBytes(payload), formats=("JPEG",)).getexif()
         return exif.get(ORIENTATION_TAG)
-    except Exception:  # a broken tag is no reason to refuse a picture that decodes
+    except Exception:  # a broken tag is no reason to refuse an image that decodes
         return None
 
 
@@ -234,7 +233,7 @@ def _decode_with_pillow(payload: Payload, options: DecodeOptions, spent_s: float
 
 
 def _turn(image: Image.Image) -> Image.Image:
-    """Turns a picture by its EXIF tag, without rewriting the EXIF as ImageOps does."""
+    """Turns an image by its EXIF tag, without rewriting the EXIF as ImageOps does."""
     image.load()  # turns a TIFF already
     if len(image.info.get("exif", b"")) > decode_cost.MAX_EXIF_BYTES:
         raise ImageTooCostly("the image has too much EXIF data")

@@ -1,4 +1,4 @@
-"""Bounds the cost of a picture: by its markers before decoding, or by a time budget during it.
+"""Bounds the cost of an image: by its markers before decoding, or by a time budget during it.
 
 A few hundred kilobytes can keep a decoder busy for minutes: thousands of JPEG scans over the same
 pixels, megabytes of fill bytes, a million empty PNG chunks, a BMP in runs of one pixel.
@@ -13,13 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 from offpath.handler.errors import ImageTooCostly, ImageTooLarge
-from offpath.handler.request.payload import Payload
+from offpath.handler.image.formats import Payload
 
-# CPU seconds that Pillow may take for one picture: twice the need of 50 million 16-bit RGBA pixels.
+# CPU seconds that Pillow may take for one image: twice the need of 50 million 16-bit RGBA pixels.
 BUDGET_S = 1.5
 # Pillow takes 24 bytes per row besides the pixels: 1 x 50,000,000 px would be a gigabyte.
 MAX_SIDE = 1_000_000
-# An encoder makes about ten scans of a progressive picture, and each goes over all pixels again
+# An encoder makes about ten scans of a progressive image, and each goes over all pixels again
 # (1.5 ns per pixel of three components). Ten scans of 50 million pixels stay within the limit.
 MAX_SCANS = 100
 MAX_SCANNED_PIXELS = 700_000_000
@@ -50,7 +50,7 @@ class Frame(NamedTuple):
 
     Attributes:
         pixels: height x width.
-        is_one_scan: the first scan holds the whole picture.
+        is_one_scan: the first scan holds the whole image.
         has_tables: quantisation tables come before the first scan.
         kind: the marker that began the frame.
     """
@@ -67,9 +67,9 @@ class Frame(NamedTuple):
 
 
 class BudgetedBytes(io.BytesIO):
-    """A picture that stops being readable when the decoding thread has used its CPU budget.
+    """An image that stops being readable when the decoding thread has used its CPU budget.
 
-    Pillow reads a picture piece by piece, so this ends the decoding. `spent_s` is a part of the
+    Pillow reads an image piece by piece, so this ends the decoding. `spent_s` is a part of the
     budget that is used already.
 
     Raises:
@@ -89,14 +89,14 @@ class BudgetedBytes(io.BytesIO):
 def check_jpeg_cost(payload: Payload) -> Frame | None:
     """Refuses a JPEG with too many scans, segments or fill bytes.
 
-    Reads the markers before the first scan, a few kilobytes. Only a picture of several scans is
+    Reads the markers before the first scan, a few kilobytes. Only an image of several scans is
     searched as a whole (0.3 ms per megabyte).
 
     Returns:
         the frame; None for a broken file or one without pixels, which the decoder refuses at once.
 
     Raises:
-        ImageTooCostly: the picture exceeds a limit.
+        ImageTooCostly: the image exceeds a limit.
     """
     frame = find_frame(payload)
     if frame is None:

@@ -7,9 +7,11 @@ parsers.
 from __future__ import annotations
 
 # Imported at start and not at the first such request, because a plugin's import opens files. Pillow
-# imports the other plugins by itself. It reads a JPEG with a second picture inside as MPO.
+# imports the other plugins by itself. It reads a JPEG with a second image inside as MPO.
 from PIL import MpoImagePlugin, TiffImagePlugin, WebPImagePlugin  # noqa: F401
 
+# The bytes of an image file, or of whatever a client sent instead.
+Payload = bytes | bytearray | memoryview
 # Pillow's name of a format -> the first bytes of its files.
 FORMATS: dict[str, tuple[bytes, ...]] = {
     "JPEG": (b"\xff\xd8",),

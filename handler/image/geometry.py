@@ -1,4 +1,4 @@
-"""The geometry of the model's input: its size, and how a picture of any shape is fitted into it.
+"""The geometry of the model's input: its size, and how an image of any shape is fitted into it.
 
 All lengths are in pixels. The arithmetic follows torchvision.transforms.v2.functional, including
 its rounding.
@@ -36,10 +36,10 @@ class InputGeometry:
 
     Attributes:
         size: of the input.
-        resize_size: size of the resized picture before the crop: its shorter side (one number) with
+        resize_size: size of the resized image before the crop: its shorter side (one number) with
             `shorter`, both sides with `stretch`, equal to `size` with `letterbox`.
         resize: `shorter` is Resize(resize_size) + CenterCrop(size); `stretch` is
-            Resize(both sides of resize_size) + CenterCrop(size); `letterbox` is the largest picture
+            Resize(both sides of resize_size) + CenterCrop(size); `letterbox` is the largest image
             of the same proportions that fits into `size`, centred on the colour `fill`.
         interpolation: `bilinear` or `bicubic`, both antialiased.
         channels: 3 for RGB, 1 for luminance like Pillow's "L".
@@ -60,11 +60,11 @@ class InputGeometry:
 
 @dataclass(frozen=True)
 class ResizePlan:
-    """Position of the model's input relative to the resized picture.
+    """Position of the model's input relative to the resized image.
 
     Attributes:
-        height, width: size of the whole resized picture.
-        top, left: where the used part begins, in the resized picture.
+        height, width: size of the whole resized image.
+        top, left: where the used part begins, in the resized image.
         rows, columns: size of the used part; smaller than the input if it is padded.
         above, before: padding rows above and padding columns before the used part.
     """

@@ -1,7 +1,7 @@
 """Decodes the JPEGs of a batch together on a CUDA device, if the settings say `decode: nvjpeg`.
 
-This module is separate from decode.py, which a thin client imports without torch. Pictures that
-nvjpeg cannot decode, and pictures that must be refused, are left to the CPU's decoder: only that
+This module is separate from decode.py, which a thin client imports without torch. Images that
+nvjpeg cannot decode, and images that must be refused, are left to the CPU's decoder: only that
 one raises errors for clients.
 """
 
@@ -24,14 +24,14 @@ from offpath.handler.image.decode import (
     read_orientation,
 )
 from offpath.handler.image.decode_cost import check_jpeg_cost, check_pixels
+from offpath.handler.image.formats import Payload
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.image.torch_transform import transform_on_device
 from offpath.handler.process.sick_worker import is_out_of_memory, is_sticky
-from offpath.handler.request.payload import Payload
 
 logger = logging.getLogger(__name__)
 
-# Maps files, uint8 [length] on the host, to RGB pictures, uint8 [3, height, width] on the device.
+# Maps files, uint8 [length] on the host, to RGB images, uint8 [3, height, width] on the device.
 # Raises RuntimeError if one of the files cannot be decoded.
 DecodeTogether = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
@@ -51,8 +51,8 @@ def find_nvjpeg(device: torch.device) -> DecodeTogether | None:
     from torchvision.io import ImageReadMode, decode_jpeg
 
     def decode_together(files: list[torch.Tensor]) -> list[torch.Tensor]:
-        pictures: list[torch.Tensor] = decode_jpeg(files, ImageReadMode.RGB, device=device)
-        return pictures
+        images: list[torch.Tensor] = decode_jpeg(files, ImageReadMode.RGB, device=device)
+        return images
 
     tiny = simplejpeg.encode_jpeg(np.zeros((16, 16, 3), np.uint8))
     try:
@@ -67,7 +67,7 @@ class DeviceDecoder:
     """Decodes and resizes the JPEGs of a batch together on a device.
 
     Attributes:
-        without_memory: pictures of the last batch that did not fit into the device's memory.
+        without_memory: images of the last batch that did not fit into the device's memory.
     """
 
     def __init__(
@@ -81,29 +81,29 @@ class DeviceDecoder:
 
         Returns:
             uint8 [3, height, width] on the device for each payload; None for each payload that is
-            left to the CPU: another format, CMYK, a turned, broken or truncated picture, or a
-            picture over the limits.
+            left to the CPU: another format, CMYK, a turned, broken or truncated image, or a
+            image over the limits.
         """
         self.without_memory = 0
-        pictures: list[torch.Tensor | None] = [None] * len(payloads)
+        images: list[torch.Tensor | None] = [None] * len(payloads)
         fit = [i for i, p in enumerate(payloads) if is_for_device(p, self._options)]
         files = [_as_tensor(payloads[index]) for index in fit]
-        for index, picture in zip(fit, self._together_or_alone(files, self._decode)):
-            pictures[index] = picture
-        return pictures
+        for index, image in zip(fit, self._together_or_alone(files, self._decode)):
+            images[index] = image
+        return images
 
-    def resize(self, pictures: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """Resizes what `decode` returned; pictures of equal size in one call.
+    def resize(self, images: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """Resizes what `decode` returned; images of equal size in one call.
 
         Returns:
-            uint8 [height, width, channels] on the device for each picture; None for each picture
+            uint8 [height, width, channels] on the device for each image; None for each image
             that is left to the CPU.
         """
-        inputs: list[torch.Tensor | None] = [None] * len(pictures)
+        inputs: list[torch.Tensor | None] = [None] * len(images)
         groups: dict[torch.Size, list[tuple[int, torch.Tensor]]] = defaultdict(list)
-        for index, picture in enumerate(pictures):
-            if picture is not None:
-                groups[picture.shape].append((index, picture))
+        for index, image in enumerate(images):
+            if image is not None:
+                groups[image.shape].append((index, image))
         call = partial(transform_on_device, geometry=self._geometry)
         for shape, group in groups.items():
             most = max(1, PIXELS_TOGETHER // (shape[1] * shape[2]))

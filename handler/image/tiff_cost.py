@@ -3,7 +3,7 @@
 Pillow and libtiff each read the tags and disagree about broken ones: Pillow skips a tag of a type
 that it does not know and takes the next tag of the same number, but libtiff takes the first. What
 they could read differently is refused here, so that the cost follows from one reading. libtiff
-decodes a whole picture in one call, which no time budget can interrupt.
+decodes a whole image in one call, which no time budget can interrupt.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from offpath.handler.image.decode_cost import (
     count_markers,
     find_frame,
 )
-from offpath.handler.request.payload import Payload
+from offpath.handler.image.formats import Payload
 
 # The most tags in a directory, and the most strips or tiles, or numbers in all other tags. Pillow
 # makes Python objects of them: a million strips took two seconds, 2.5 million fractions eight. A
-# large camera's picture with one strip per row has 10,000 strips.
+# large camera's image with one strip per row has 10,000 strips.
 MAX_TAGS, MAX_VALUES = 1_000, 100_000
-# 8-bit RGBA, and how much more the tiles may hold than the picture's limit, for their margins.
+# 8-bit RGBA, and how much more the tiles may hold than the image's limit, for their margins.
 MAX_BITS_PER_PIXEL, TILE_MARGIN = 32, 1.1
 # TIFF 6.0, sections 8, 15 and 22. Compression 7 is JPEG as Technical Note 2 corrects compression 6.
 WIDTH, LENGTH, BITS, COMPRESSION, SAMPLES, ROWS, PLANES = (*(256, 257, 258, 259, 277, 278, 284),)
@@ -138,7 +138,7 @@ def check_tiff_cost(payload: Payload, max_pixels: int) -> None:
     """Refuses a TIFF that costs a decoder more than its size justifies.
 
     Raises:
-        ImageTooLarge: the picture or its tiles hold too many pixels or bits.
+        ImageTooLarge: the image or its tiles hold too many pixels or bits.
         ImageTooCostly: there are too many tags, values or scans, or strips share their bytes.
         UndecodableImage: two decoders could read the tags differently.
     """

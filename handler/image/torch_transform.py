@@ -23,13 +23,13 @@ from offpath.handler.image.geometry import (
 )
 from offpath.handler.image.transform import finish_input, transform_image
 
-# torch resizes from the first pixel of its input. The picture is therefore cut before the crop, at
+# torch resizes from the first pixel of its input. The image is therefore cut before the crop, at
 # a place where the edge of a resized pixel meets the edge of a decoded pixel. This is the largest
 # distance from the cut to the crop, in resized pixels: each costs a row and a column of work.
 REACH_PX = 24
-# Largest distance between the two edges, in decoded pixels: 0.05 moved a noisy picture by 5 levels.
+# Largest distance between the two edges, in decoded pixels: 0.05 moved a noisy image by 5 levels.
 MAX_SHIFT_PX = 0.01
-# Without such a cut torch begins at the picture's edge, up to this distance; beyond it Pillow
+# Without such a cut torch begins at the image's edge, up to this distance; beyond it Pillow
 # resizes.
 MAX_LEAD_PX = 256
 # Weights of red, green and blue in Pillow's "L" (ITU-R 601-2 in 16 bits).
@@ -38,13 +38,13 @@ LUMINANCE = (19595 / 65536, 38470 / 65536, 7471 / 65536)
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a decoded picture that is resized, and where the model's input lies in it.
+    """The part of a decoded image that is resized, and where the model's input lies in it.
 
     Attributes:
         rows, columns: the decoded pixels to resize.
         factors: resized pixels per decoded pixel, down and across.
         top, left: where the model's input begins, in resized pixels of the part.
-        plan: plan for the whole picture.
+        plan: plan for the whole image.
     """
 
     rows: slice
@@ -71,29 +71,29 @@ def transform_with_torch(image: DecodedImage, geometry: InputGeometry) -> Pixels
     # batch dimension is added before the permutation: otherwise torch does not recognise channels
     # last and returns planes, which take 0.3 ms to copy into the batch.
     pixels = np.array(image.pixels[part.rows, part.columns])
-    picture = torch.from_numpy(pixels).unsqueeze(0).permute(0, 3, 1, 2)
-    resized: Pixels = _resize(picture, part, geometry)[0].numpy()
+    planes = torch.from_numpy(pixels).unsqueeze(0).permute(0, 3, 1, 2)
+    resized: Pixels = _resize(planes, part, geometry)[0].numpy()
     return finish_input(resized, part.plan, geometry)
 
 
 def transform_on_device(
-    pictures: Sequence[torch.Tensor], geometry: InputGeometry
+    images: Sequence[torch.Tensor], geometry: InputGeometry
 ) -> Sequence[torch.Tensor | None]:
     """Does the same for JPEGs of one size that were decoded in full on a device.
 
     Args:
-        pictures: uint8 [3, height, width] each, RGB.
+        images: uint8 [3, height, width] each, RGB.
 
     Returns:
-        uint8 [height, width, channels] each, on the same device; None for pictures so long that
+        uint8 [height, width, channels] each, on the same device; None for images so long that
         most of the resized pixels would be thrown away.
     """
-    height, width = pictures[0].shape[1:]
+    height, width = images[0].shape[1:]
     part = find_part(height, width, 1, geometry)
     if part is None:
-        return [None] * len(pictures)
+        return [None] * len(images)
     # CUDA's resampler takes no integers.
-    cut = torch.stack([one[:, part.rows, part.columns] for one in pictures])
+    cut = torch.stack([one[:, part.rows, part.columns] for one in images])
     resized = _resize(cut.float(), part, geometry).round_().clamp_(0, 255)
     return [*_finish_on_device(resized, part.plan, geometry).to(torch.uint8)]
 
@@ -115,10 +115,10 @@ def _finish_on_device(
     return resized
 
 
-def _resize(pictures: torch.Tensor, part: Part, geometry: InputGeometry) -> torch.Tensor:
+def _resize(images: torch.Tensor, part: Part, geometry: InputGeometry) -> torch.Tensor:
     """Resizes the part, [n, 3, height, width], and returns the plan's [n, rows, columns, 3]."""
     resized = torch.nn.functional.interpolate(
-        pictures,
+        images,
         scale_factor=part.factors,
         mode=geometry.interpolation,
         antialias=True,
@@ -132,7 +132,7 @@ def _resize(pictures: torch.Tensor, part: Part, geometry: InputGeometry) -> torc
 # Photographs come in few sizes, and the search takes 20 microseconds.
 @lru_cache(maxsize=1024)
 def find_part(height: int, width: int, denominator: int, geometry: InputGeometry) -> Part | None:
-    """Finds the part to resize of a picture of this full size, decoded at 1/denominator.
+    """Finds the part to resize of an image of this full size, decoded at 1/denominator.
 
     Returns:
         None if torch would have to begin too far from the crop.
@@ -165,7 +165,7 @@ def find_cut(first: int, step: float, reach: int = 1) -> int | None:
 
     Returns:
         The pixel within REACH_PX whose edge lies nearest to an edge of the decoded pixels; 0, the
-        picture's edge, if none lies near enough; None if that edge is too far away.
+        image's edge, if none lies near enough; None if that edge is too far away.
     """
     if first <= REACH_PX:
         return 0

@@ -1,7 +1,7 @@
-"""Resizes a decoded picture to the model's uint8 input by Pillow, like torchvision's transforms.
+"""Resizes a decoded image to the model's uint8 input by Pillow, like torchvision's transforms.
 
-Pillow resamples only the part of the picture that the crop needs. That takes 40 % less time than
-resizing everything and then cropping, and a picture of 20 x 100000 pixels needs no more memory than
+Pillow resamples only the part of the image that the crop needs. That takes 40 % less time than
+resizing everything and then cropping, and an image of 20 x 100000 pixels needs no more memory than
 any other. Pillow keeps the edges of the part as float32, so some values (up to a fifth) differ from
 torchvision's by one level. Normalisation happens on the device (handler/model/normalise.py).
 """

@@ -1,4 +1,4 @@
-"""Runs a batch of pictures: the batch buffer, an engine, the activation and top-k.
+"""Runs a batch of images: the batch buffer, an engine, the activation and top-k.
 
 CUDA differs in three places, all in this module. The buffer is pinned, and copied to the device in
 one call. Batch sizes are captured as CUDA graphs, whose answers are compared with the engine's
@@ -63,10 +63,10 @@ class CapturedBatch:
 
 
 class BatchRunner:
-    """Runs batches of up to `max_batch` pictures.
+    """Runs batches of up to `max_batch` images.
 
     Args:
-        engine: maps uint8 pictures to the model's outputs.
+        engine: maps uint8 images to the model's outputs.
         config: gives `image_size`, `activation`, `cuda_graphs` and `top_k`, which is cut to the
             model's number of classes; with a `threshold` all classes are returned.
         parity: has the photographs on which graphs are compared with the engine; None takes noise.
@@ -98,7 +98,7 @@ class BatchRunner:
 
     @property
     def max_batch(self) -> int:
-        """Capacity of the batch buffer, in pictures."""
+        """Capacity of the batch buffer, in images."""
         return int(self._host.shape[0])
 
     @property
@@ -125,28 +125,28 @@ class BatchRunner:
             pin_memory=self._is_cuda,
         )
         self._host_array: npt.NDArray[np.uint8] = self._host.numpy()
-        self._pictures = (
+        self._images = (
             torch.zeros_like(self._host, device=self.device) if self._is_cuda else self._host
         )
 
     def put(self, index: int, pixels: Pixels) -> None:
-        """Puts one picture, uint8 [height, width, channels], into the batch buffer."""
+        """Puts one image, uint8 [height, width, channels], into the batch buffer."""
         self._host_array[index] = pixels
 
     def put_from_device(self, index: int, pixels: torch.Tensor) -> None:
-        """Puts one picture that is already on the device, uint8 [height, width, channels]."""
-        self._pictures[index].copy_(pixels)
+        """Puts one image that is already on the device, uint8 [height, width, channels]."""
+        self._images[index].copy_(pixels)
         self._decoded_on_device.add(index)
 
-    def picture(self, index: int) -> torch.Tensor:
-        """Returns one picture of the batch, uint8 [1, height, width, channels], to explain."""
-        return self._pictures[index : index + 1]
+    def image(self, index: int) -> torch.Tensor:
+        """Returns one image of the batch, uint8 [1, height, width, channels], to explain."""
+        return self._images[index : index + 1]
 
     def run(self, count: int, timer: StageTimer) -> TopK:
-        """Classifies the first `count` pictures of the buffer."""
+        """Classifies the first `count` images of the buffer."""
         if not self._is_cuda:
             with torch.inference_mode(), timer.stage(Stage.INFERENCE):
-                _, probabilities, classes = self.classify(self._pictures[:count])
+                _, probabilities, classes = self.classify(self._images[:count])
                 return TopK(probabilities.numpy(), classes.numpy())
         shares: dict[Stage, float] = {}
         with torch.inference_mode(), timer.shared(shares):
@@ -173,25 +173,25 @@ class BatchRunner:
         return top_k, start.elapsed_time(copied), copied.elapsed_time(done)
 
     def _copy_to_device(self, count: int) -> None:
-        """Copies the pictures that the CPU decoded: one call costs less CPU than one for each."""
+        """Copies the images that the CPU decoded: one call costs less CPU than one for each."""
         if not self._decoded_on_device:
-            self._pictures[:count].copy_(self._host[:count], non_blocking=True)
+            self._images[:count].copy_(self._host[:count], non_blocking=True)
             return
         for index in set(range(count)) - self._decoded_on_device:
-            self._pictures[index].copy_(self._host[index], non_blocking=True)
+            self._images[index].copy_(self._host[index], non_blocking=True)
 
-    def classify(self, pictures: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def classify(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Maps uint8 [batch, height, width, channels] to all scores, the best k, their classes."""
-        scores = activate(self.engine(pictures), self._activation)
+        scores = activate(self.engine(images), self._activation)
         self.classes = scores.shape[1]
         best = torch.topk(scores, min(self._top_k, self.classes), dim=1)
         return scores, best.values, best.indices
 
     def _replay(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Replays the smallest captured batch that holds `count` pictures, or runs the engine."""
+        """Replays the smallest captured batch that holds `count` images, or runs the engine."""
         size = choose_bucket(count, self.captured_sizes)
         if size is None:
-            return self.classify(self._pictures[:count])[1:]
+            return self.classify(self._images[:count])[1:]
         captured = self._graphs[size]
         captured.graph.replay()
         return captured.probabilities[:count], captured.classes[:count]
@@ -222,15 +222,15 @@ class BatchRunner:
             ConfigError: a graph gives other answers than the engine. No graph is kept.
         """
         noise = np.random.default_rng(0).integers(0, 256, (1, *self._shape), np.uint8)
-        photographs = self._parity.pictures if self._parity else noise
+        photographs = self._parity.images if self._parity else noise
         for size, captured in self._graphs.items():
             shown = photographs[np.arange(size) % len(photographs)]
             right, moved = [], []
-            for pictures in (shown, 255 - shown):
-                self._pictures[:size].copy_(torch.from_numpy(pictures))
+            for images in (shown, 255 - shown):
+                self._images[:size].copy_(torch.from_numpy(images))
                 with torch.inference_mode():
                     # Copied, because the engine's next call may overwrite its outputs.
-                    right.append(self.classify(self._pictures[:size])[0].clone())
+                    right.append(self.classify(self._images[:size])[0].clone())
                     captured.graph.replay()
                     moved.append((captured.scores - right[-1]).abs().amax(1))
             apart = (right[0] - right[1]).abs().amax(1)
@@ -246,21 +246,21 @@ class BatchRunner:
                 )
 
     def _capture(self, size: int, pool: Any) -> CapturedBatch:
-        pictures = self._pictures[:size]
+        images = self._images[:size]
         with torch.inference_mode():
             aside = torch.cuda.Stream(self.device)
             aside.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.stream(aside):
                 for _ in range(RUNS_BEFORE_CAPTURE):
-                    self.classify(pictures)
+                    self.classify(images)
             torch.cuda.current_stream(self.device).wait_stream(aside)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool):
-                answers = self.classify(pictures)
+                answers = self.classify(images)
         return CapturedBatch(graph, *answers)
 
     def warm_up(self) -> None:
-        """Runs batches of 1, 2, 4, ... and `max_batch` pictures before the first request.
+        """Runs batches of 1, 2, 4, ... and `max_batch` images before the first request.
 
         Then no request pays for first-time work; sizes in between cost little more.
         """

@@ -64,9 +64,9 @@ class Explainer:
         self._next_s = clock()
 
     def explain_item(self, item: Item, row: Mapping[str, Any]) -> Reply:
-        """Explains the picture of an item; an error is stored in the item."""
+        """Explains the image of an item; an error is stored in the item."""
         if item.index is None:
-            raise RuntimeError("an item without a picture cannot be explained")
+            raise RuntimeError("an item without an image cannot be explained")
         try:
             return self.explain(item.index, row)
         except ItemError as error:
@@ -74,7 +74,7 @@ class Explainer:
             return encode_error(error)
 
     def explain(self, index: int, row: Mapping[str, Any]) -> Reply:
-        """Explains one picture of the batch.
+        """Explains one image of the batch.
 
         Raises:
             ItemError: explanations are closed or too many, the class is unknown, or the reply is
@@ -106,11 +106,11 @@ def make_attribute(
     runner: BatchRunner,
     get_insights: Callable[[torch.Tensor, Any, int], list[Any]],
 ) -> Attribute:
-    """Returns a function that explains pictures of the runner's batch by `get_insights`."""
+    """Returns a function that explains images of the runner's batch by `get_insights`."""
     normaliser = Normaliser(config, runner.device)
 
     def attribute(index: int, target: int) -> list[Any]:
-        inputs = normaliser(runner.picture(index))
+        inputs = normaliser(runner.image(index))
         attributions: list[Any] = get_insights(inputs, None, target)[0]
         return attributions
 

@@ -25,9 +25,9 @@ class OneOutput(torch.nn.Module):
         super().__init__()
         self.model, self.output = model, output
 
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Maps float32 [batch, channels, height, width] to [batch, classes]."""
-        taken: torch.Tensor = take_output(self.model(pictures), self.output)
+        taken: torch.Tensor = take_output(self.model(images), self.output)
         return taken
 
 

@@ -21,11 +21,11 @@ class ParitySet:
     """Photographs with eager fp32's probabilities from when the archive was built.
 
     Attributes:
-        pictures: uint8 [n, height, width, channels], as the handler decodes and resizes them.
+        images: uint8 [n, height, width, channels], as the handler decodes and resizes them.
         probabilities: float32 [n, classes].
     """
 
-    pictures: npt.NDArray[np.uint8]
+    images: npt.NDArray[np.uint8]
     probabilities: npt.NDArray[np.float32]
 
 
@@ -34,13 +34,13 @@ class Parity:
     """Distance between an engine's predictions and the reference.
 
     Attributes:
-        largest_move: largest difference of any probability of any picture.
-        top1_changes: number of pictures whose best class changed.
+        largest_move: largest difference of any probability of any image.
+        top1_changes: number of images whose best class changed.
     """
 
     largest_move: float
     top1_changes: int
-    pictures: int
+    images: int
 
     def holds(self, bound: float) -> bool:
         """Returns True if no best class changed and no probability moved by more than `bound`.
@@ -54,23 +54,23 @@ def load_parity_set(folder: Path | None, config: HandlerConfig) -> ParitySet | N
     """Reads the parity file in an archive's engine folder; None if there is none.
 
     Raises:
-        ConfigError: the file cannot be read, or its pictures have another size.
+        ConfigError: the file cannot be read, or its images have another size.
     """
     path = (folder or Path()) / PARITY_FILE
     if folder is None or not path.is_file():
         return None
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            pictures, probabilities = arrays["pictures"], arrays["probabilities"]
+            images, probabilities = arrays["images"], arrays["probabilities"]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise ConfigError(f"{path.name} cannot be read ({error}); rebuild the archive") from error
     expected = config.input_geometry.shape
-    if pictures.shape[1:] != expected:
+    if images.shape[1:] != expected:
         raise ConfigError(
-            f"{path.name} holds pictures of shape {list(pictures.shape[1:])}, but the handler "
+            f"{path.name} holds images of shape {list(images.shape[1:])}, but the handler "
             f"makes {list(expected)}; rebuild the archive"
         )
-    return ParitySet(pictures, probabilities)
+    return ParitySet(images, probabilities)
 
 
 def measure_parity(
@@ -80,16 +80,16 @@ def measure_parity(
     device: torch.device,
     batch: int = 4,
 ) -> Parity:
-    """Runs the engine on the reference pictures, `batch` at a time, and compares.
+    """Runs the engine on the reference images, `batch` at a time, and compares.
 
-    With softmax every change of the best class counts. Without softmax several labels of a picture
+    With softmax every change of the best class counts. Without softmax several labels of an image
     may all be near 1 and change places by meaningless amounts, so a change counts only if the
     reference separates the two classes by more than `parity_bound`.
     """
     answers = []
     with torch.inference_mode():
-        for pictures in torch.from_numpy(reference.pictures).split(batch):
-            scores = activate(engine(pictures.to(device)), config.activation)
+        for images in torch.from_numpy(reference.images).split(batch):
+            scores = activate(engine(images.to(device)), config.activation)
             # Copied, because the engine's next call may overwrite its outputs.
             answers.append(scores.cpu().numpy().copy())
     probabilities = np.concatenate(answers)
@@ -98,7 +98,7 @@ def measure_parity(
     return Parity(
         largest_move=float(np.abs(probabilities - reference.probabilities).max()),
         top1_changes=int((leads > least_lead).sum()),
-        pictures=len(probabilities),
+        images=len(probabilities),
     )
 
 

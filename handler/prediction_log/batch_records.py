@@ -8,11 +8,11 @@ from typing import Protocol
 
 import xxhash
 
+from offpath.handler.image.formats import Payload
 from offpath.handler.pipeline import Batch
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.record import Record, format_inference_time
 from offpath.handler.process.warmup import is_warm_up
-from offpath.handler.request.payload import Payload
 from offpath.handler.stages import BatchTimings
 
 # A header of 8 kB becomes 48 kB of escapes in the spool, where it displaces other records.

@@ -82,7 +82,7 @@ def describe_error(error: BaseException, uri: str) -> tuple[str, str]:
         )
         return "credentials", advice
     status = http_status(error)
-    if name == "UnprovenAnswer" or (status is not None and 300 <= status < 400):
+    if name == "UnprovenReply" or (status is not None and 300 <= status < 400):
         return "unproven", (
             f"the response does not prove that the object was stored ({error}): check for a proxy "
             "or a login page in between"

@@ -104,7 +104,7 @@ class PredictionLogSettings:
         segment_max_bytes: Size before compression at which a segment is sealed and shipped.
         segment_max_age_s: Age of the first record at which a segment is sealed and shipped.
         fields: Names of the fields to record; `event_id` and `inference_time` are always recorded.
-        payload_hash: `xxh3_64` identifies a picture and takes 35 microseconds for a 1.2 MB body;
+        payload_hash: `xxh3_64` identifies an image and takes 35 microseconds for a 1.2 MB body;
             `sha256` (its first 16 digits) withstands forgery and takes 3.3 ms, a fifth of the whole
             request.
         user_id_header: Request header that holds the client-supplied user id.

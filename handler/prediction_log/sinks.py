@@ -22,7 +22,7 @@ CONNECT_TIMEOUT_S = 5.0
 CHECKSUM_REFUSALS = (400, 501)
 
 
-class UnprovenAnswer(Exception):
+class UnprovenReply(Exception):
     """A response with status 200 does not prove that the object was stored."""
 
 
@@ -71,7 +71,7 @@ def make_put_arguments(
 ) -> dict[str, Any]:
     """Returns arguments for S3's put_object, equal for every shipper so that a repeat is harmless.
 
-    Either checksum makes the server refuse a body that was changed in transit; see `check_answer`.
+    Either checksum makes the server refuse a body that was changed in transit; see `check_reply`.
     """
     bucket, prefix = split_s3_uri(uri)
     optional = {
@@ -91,22 +91,22 @@ def make_put_arguments(
     }
 
 
-def check_answer(answer: Mapping[str, Any], body: bytes) -> None:
+def check_reply(reply: Mapping[str, Any], body: bytes) -> None:
     """Accepts a response only if it proves that the server received `body`.
 
     AWS returns the checksum that it verified, with any encryption. Without a checksum the ETag must
     be the body's MD5, which it is for a single put without KMS.
 
     Raises:
-        UnprovenAnswer: The response proves nothing (a login page's 200) or another body.
+        UnprovenReply: The reply proves nothing (a login page's 200) or another body.
     """
-    checksum, etag = answer.get("ChecksumSHA256"), str(answer.get("ETag"))
+    checksum, etag = reply.get("ChecksumSHA256"), str(reply.get("ETag"))
     if checksum is not None:
         is_proof = checksum == _base64(hashlib.sha256(body))
     else:
         is_proof = etag.strip('"').lower() == hashlib.md5(body).hexdigest()
     if not is_proof:
-        raise UnprovenAnswer(f"checksum {checksum!r}, ETag {etag!r}")
+        raise UnprovenReply(f"checksum {checksum!r}, ETag {etag!r}")
 
 
 def _base64(digest: Any) -> str:
@@ -196,7 +196,7 @@ class S3Sink:
         try:
             # botocore's read time-out starts again with each byte; this one limits the whole
             # upload.
-            answer = await asyncio.wait_for(
+            reply = await asyncio.wait_for(
                 self._client.put_object(**arguments), self.options.timeout_s
             )
         except Exception as error:
@@ -206,7 +206,7 @@ class S3Sink:
                 # The checksum may be the cause, so the next attempt sends the other kind.
                 self._is_md5 = not is_md5
             raise
-        check_answer(answer, body)
+        check_reply(reply, body)
 
     async def _open_client(self) -> Any:
         if self._factory is None:

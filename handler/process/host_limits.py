@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 # A container's limit in cgroup v2: `200000 100000` or `max 100000`.
 CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
-# Share of `responseTimeout` in which decoding may begin; the rest is for pictures that are being
+# Share of `responseTimeout` in which decoding may begin; the rest is for images that are being
 # decoded and for the forward pass.
 DECODE_SHARE = 0.75
-# TorchServe's default (ConfigManager.java).
-DEFAULT_RESPONSE_TIMEOUT_S = 120
 
 
 def count_cores() -> int:
@@ -37,16 +33,14 @@ def read_cpu_limit() -> float | None:
     return quota / period
 
 
-def threads_per_worker(model_config: Mapping[str, Any]) -> int:
+def threads_per_worker(workers: int) -> int:
     """Returns cores / workers, at least 1."""
-    workers = max(1, int(model_config.get("maxWorkers") or model_config.get("minWorkers") or 1))
     return max(1, count_cores() // workers)
 
 
-def decode_budget_s(model_config: Mapping[str, Any]) -> float:
-    """Returns the seconds after which no further picture of a batch is decoded.
+def decode_budget_s(response_timeout_s: float) -> float:
+    """Returns the seconds after which no further image of a batch is decoded.
 
     At `responseTimeout` TorchServe ends the worker, and the whole batch gets a 500.
     """
-    response_timeout_s = model_config.get("responseTimeout")
-    return DECODE_SHARE * float(response_timeout_s or DEFAULT_RESPONSE_TIMEOUT_S)
+    return DECODE_SHARE * response_timeout_s

@@ -64,7 +64,7 @@ class ModelHealth:
         self.diagnosis: str | None = None
 
     def note_success(self) -> None:
-        """Notes that the model answered a picture, which interrupts failures in a row."""
+        """Notes that the model answered an image, which interrupts failures in a row."""
         self.failures = self.out_of_memory = 0
 
     def fail_batch(self, error: Exception, is_model: bool = True) -> ItemError:

@@ -1,6 +1,6 @@
 """Payloads for a worker's warm-up, and the mark of warm-up requests.
 
-A worker warms up at `initialize` with pictures that it makes in memory, one for each decoder.
+A worker warms up at `initialize` with images that it makes in memory, one for each decoder.
 `offpath serve` warms up the server by requests. They carry a key, so that the prediction log can
 leave them out.
 """

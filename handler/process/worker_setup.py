@@ -56,7 +56,7 @@ def keep_freed_memory() -> bool:
 
     By default glibc returns large blocks to the kernel as soon as they are freed, and every forward
     pass takes thousands of page faults to get them back. With EfficientNet-Lite0 in eager fp32 this
-    is a third of a picture's time. The price is that a worker stays at its peak size: 100 to 150 MB
+    is a third of an image's time. The price is that a worker stays at its peak size: 100 to 150 MB
     more in that case, and almost nothing with an engine that keeps its own memory (docs/research).
     Call it once, before the model loads.
 

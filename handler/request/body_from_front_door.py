@@ -51,7 +51,7 @@ class UnparsedRequest:
 
     def __init__(
         self,
-        door: FrontDoor | None,
+        door: DoorBodies | None,
         row: Mapping[str, Any],
         path: str | None,
         content_type: str,
@@ -75,7 +75,7 @@ class UnparsedRequest:
         return self._fields
 
 
-class FrontDoor:
+class DoorBodies:
     """The folder of bodies and the key of one run of the front door.
 
     Raises:
@@ -97,8 +97,8 @@ class FrontDoor:
             )
 
     @classmethod
-    def from_environment(cls) -> FrontDoor | None:
-        """Returns the front door of this server; None without one."""
+    def from_environment(cls) -> DoorBodies | None:
+        """Returns the bodies of this server's front door; None without one."""
         folder, key = os.environ.get(FOLDER_VARIABLE), os.environ.get(KEY_VARIABLE)
         return cls(folder, key) if folder and key else None
 

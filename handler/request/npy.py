@@ -14,7 +14,7 @@ import numpy as np
 
 from offpath.handler.errors import BadTensor
 from offpath.handler.image.decode import Pixels
-from offpath.handler.request.payload import Payload
+from offpath.handler.image.formats import Payload
 
 NPY_MAGIC = b"\x93NUMPY"
 # Version 3 is for field names that are not ASCII, which a plain array does not have.

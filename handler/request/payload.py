@@ -12,16 +12,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from offpath.handler.errors import (
-    BadEnvelope,
-    EmptyPayload,
-    PayloadTooLarge,
-    UnsupportedFormat,
-)
-from offpath.handler.image.formats import MAGICS
+from offpath.handler.errors import BadEnvelope, EmptyPayload, PayloadTooLarge, UnsupportedFormat
+from offpath.handler.image.formats import MAGICS, Payload
 from offpath.handler.request.body_from_front_door import read_fields
-
-Payload = bytes | bytearray | memoryview
 
 # Keys under which a JSON body may carry the base64 text.
 JSON_KEYS = ("data", "body", "b64")

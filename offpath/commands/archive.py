@@ -12,7 +12,8 @@ import click
 from click.core import ParameterSource
 
 from offpath.commands.shared_options import json_option, read_settings, settings_option
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
+from offpath.handler.serving_settings import name_keys
 from offpath.serving.printable import printable
 
 if TYPE_CHECKING:  # these modules import torch
@@ -35,13 +36,6 @@ if TYPE_CHECKING:  # these modules import torch
     help="A state dict, a checkpoint, a .safetensors file, `pretrained`, or `random` (seeded).  "
     "[default: pretrained, for near-free random; required for a Python file and for "
     "torchvision: and timm: models]",
-)
-@click.option(
-    "--weights-key",
-    metavar="KEY",
-    help="The part of a checkpoint to load, with dots between dicts; for example `ema` for moving "
-    "averages. A message says which part was used.  [default: the trained weights if there are "
-    "any]",
 )
 @click.option(
     "--from",
@@ -86,8 +80,8 @@ if TYPE_CHECKING:  # these modules import torch
 )
 @click.option(
     "--engine",
-    help="The engine that runs the model: auto, eager, compiled, onnxruntime, openvino or "
-    "tensorrt.  [default: the preset's, or auto: OpenVINO if it is installed and the model gains]",
+    help="The engine that runs the model: auto, eager, openvino, or onnxruntime for an ONNX file.  "
+    "[default: the preset's, or auto: OpenVINO if it is installed and the model gains]",
 )
 @click.option(
     "--precision",
@@ -152,7 +146,6 @@ def command(**options: Any) -> None:
       offpath archive --model resnet50 --weights pretrained --preset t4
       offpath archive --model net.py --weights net.pt --labels classes.txt --name defects
       offpath archive --model net.py:make_model --weights last.ckpt --set image_size=384
-      offpath archive --model net.py --weights last.ckpt --weights-key ema
       offpath archive --model ./my-vit/ --name pets
       offpath archive --model grey.py --weights g.pt --set channels=1 --set mean=0.5 --set std=0.5
       offpath archive --from old.mar --output new-store
@@ -167,8 +160,9 @@ def command(**options: Any) -> None:
         result = {"archive": str(built.path), "bytes": size, "config": settings}
         click.echo(json.dumps(result))
         return
-    batch = f"batch {settings['batchSize']}, delay {settings['maxBatchDelay']} ms"
-    workers = f"{settings['minWorkers']} workers"
+    serving = built.config.serving
+    batch = f"batch {serving.batch_size}, delay {serving.max_batch_delay_ms} ms"
+    workers = f"{serving.min_workers} workers"
     click.echo(f"{built.path} ({size / 1e6:.1f} MB; {batch}, {workers})")
 
 
@@ -185,7 +179,7 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
     old = _unpack_old(options, folder)
     if old is not None:
         options = _take_from(old, options)
-    labels = read_labels(options["labels"]) if options["labels"] else None
+    labels = read_labels(options["labels"], _say) if options["labels"] else None
     preset = load_preset(options["preset"])
     settings = _handler_settings(options)
     server = {**(old.server if old else {}), **_server_settings(options)}
@@ -203,7 +197,7 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
         # What can be refused without running a stranger's code is refused before that.
         make_model_config(preset, server, settings)
         _say(f"running {old.model.name} of {options['old']}, which is Python code")
-    source = load_model_source(options["model"], options["weights"], _say, options["weights_key"])
+    source = load_model_source(options["model"], options["weights"], _say)
     settings = merge_preprocessing(source.handler, settings)
     spec = ArchiveSpec(
         name=name,
@@ -231,11 +225,10 @@ def _unpack_old(options: dict[str, Any], folder: Path) -> OldArchive | None:
     if options["old"] is None:
         return None
     context = click.get_current_context()
-    for name in ("model", "weights", "weights_key"):
+    for name in ("model", "weights"):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            option = name.replace("_", "-")
             raise click.UsageError(
-                f"--from takes the model from the old archive; leave --{option} out"
+                f"--from takes the model from the old archive; leave --{name} out"
             )
     return unpack(options["old"], folder, options["custom_handler"] is not None)
 
@@ -276,13 +269,12 @@ def _say(line: str) -> None:
 
 
 def _server_settings(options: dict[str, Any]) -> dict[str, Any]:
-    by_name = {
-        "batchSize": options["batch_size"],
-        "maxBatchDelay": options["max_batch_delay_ms"],
-        "minWorkers": options["workers"],
-        "maxWorkers": options["workers"],
-    }
-    return {key: value for key, value in by_name.items() if value is not None}
+    return name_keys(
+        batch_size=options["batch_size"],
+        max_batch_delay_ms=options["max_batch_delay_ms"],
+        min_workers=options["workers"],
+        max_workers=options["workers"],
+    )
 
 
 def _handler_settings(options: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`offpath batch`: classifies a folder, a list or a bucket of pictures, without a server."""
+"""`offpath batch`: classifies a folder, a list or a bucket of images, without a server."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import click
 
 from offpath.commands.progress import counting_bar
 from offpath.commands.shared_options import json_option
-from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
+from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.process.host_limits import count_cores
-from offpath.handler.process.lazy_imports import is_installed
 from offpath.serving.storage import S3, Storage, explain, read_s3_options, split_name
 
 if TYPE_CHECKING:
@@ -27,18 +26,11 @@ if TYPE_CHECKING:
 @click.argument("place", metavar="INPUT")
 @click.argument("output")
 @click.option(
-    "--format",
-    type=click.Choice(("jsonl", "parquet")),
-    default="jsonl",
-    show_default=True,
-    help="Format of the results. Parquet needs the extra `report`.",
-)
-@click.option(
     "--max-errors",
     default=0,
     show_default=True,
     type=click.IntRange(0),
-    help="Exit with 1 if more pictures than this have no answer.",
+    help="Exit with 1 if more images than this have no answer.",
 )
 @click.option(
     "--workers",
@@ -55,29 +47,27 @@ if TYPE_CHECKING:
 )
 @json_option("Print a summary as JSON.")
 def command(mar: Path, place: str, output: str, **options: Any) -> None:
-    """Classify all pictures of a folder, a list or a bucket, without a server.
+    """Classify all images of a folder, a list or a bucket, without a server.
 
-    MAR is an archive of `offpath archive`. INPUT is a folder (all pictures in it, recursively),
-    s3://BUCKET/PREFIX, or a text file with a path or s3:// name per line. Only in a list, pictures
-    may have names that do not end like those of pictures. OUTPUT is a folder or s3://BUCKET/PREFIX.
-    It gets files with one row per picture: the status and the answer that a server would have sent.
-    The prediction log gets no records.
+    MAR is an archive of `offpath archive`. INPUT is a folder (all images in it, recursively),
+    s3://BUCKET/PREFIX, or a text file with a path or s3:// name per line. Only in a list, images
+    may have names that do not end like those of images. OUTPUT is a folder or s3://BUCKET/PREFIX.
+    It gets JSON Lines with one row per image: the status and the answer that a server would have
+    sent. The prediction log gets no records.
 
     If the command is interrupted or killed, run it again: it continues with the parts that are
-    missing in OUTPUT, without a lost or doubled picture. It then classifies the pictures that it
+    missing in OUTPUT, without a lost or doubled image. It then classifies the images that it
     found at its first start.
 
-    Exits with 1 if more than --max-errors pictures have no answer. AWS_ENDPOINT_URL names an S3
+    Exits with 1 if more than --max-errors images have no answer. AWS_ENDPOINT_URL names an S3
     server other than AWS's.
 
     \b
     Examples:
       offpath batch classifier.mar photos/ results/
-      offpath batch classifier.mar s3://bucket/photos s3://bucket/labels --format parquet
+      offpath batch classifier.mar s3://bucket/photos s3://bucket/labels
       offpath batch classifier.mar list.txt results/ --max-errors 100 --json
     """
-    if options["format"] == "parquet" and not is_installed("duckdb"):
-        raise MissingPackage("duckdb", "report")
     for name in (place, output):
         if name.startswith(S3) and not split_name(name)[0]:
             raise WrongOption(f"{name!r} has no bucket; expected s3://BUCKET/PREFIX")
@@ -92,13 +82,13 @@ def command(mar: Path, place: str, output: str, **options: Any) -> None:
         raise explain(error, output) from error
     errors = ", ".join(f"{count} {kind}" for kind, count in summary["errors"].items())
     line = (
-        f"{summary['pictures']} pictures in {summary['parts']} files of {output}, "
-        f"{summary['resumed']} of them earlier; {summary['pictures_per_s']} per second"
+        f"{summary['images']} images in {summary['parts']} files of {output}, "
+        f"{summary['resumed']} of them earlier; {summary['images_per_s']} per second"
     )
     click.echo(json.dumps(summary) if options["as_json"] else line)
     if summary["failed"] > options["max_errors"]:
         raise ExpectedError(
-            f"{summary['failed']} of {summary['pictures']} pictures have no answer ({errors}); "
+            f"{summary['failed']} of {summary['images']} images have no answer ({errors}); "
             f"their rows in {output} say why, and --max-errors allows more"
         )
 
@@ -110,22 +100,21 @@ def classify_all(mar: Path, place: str, output: str, options: dict[str, Any]) ->
 
     archive = read_exportable(mar)
     gpus, cores = archive.list_gpus(), count_cores()
-    workers = options["workers"] or len(gpus) * archive.workers or cores
+    workers = options["workers"] or len(gpus) * archive.serving.workers or cores
     threads = 1 if options["is_on_ray"] else max(1, cores // workers)
     s3 = read_s3_options()
     # Base64 takes a third more bytes than the image in it.
     most_bytes = 2 * archive.handler.max_payload_bytes
-    job = Job(output, archive.batch_size, threads, gpus, s3, most_bytes)
+    job = Job(output, archive.serving.batch_size, threads, gpus, s3, most_bytes)
     storage = Storage(s3)
     wanted = {
         # Of a relative path, another folder of the next start would make another place.
         "input": place if place.startswith(S3) else str(Path(place).absolute()),
         "archive": hashlib.sha256(mar.read_bytes()).hexdigest(),
-        "format": options["format"],
     }
     with storage.hold(output):
         manifest = find_manifest(storage, output, wanted, workers)
-        parts, total = manifest.parts(), len(manifest.pictures)
+        parts, total = manifest.parts(), len(manifest.images)
         stored = {name.rpartition("/")[2] for name in storage.list(output)}
         missing = {part: parts[part] for part in parts if part not in stored}
         left = sum(map(len, missing.values()))
@@ -136,14 +125,14 @@ def classify_all(mar: Path, place: str, output: str, options: dict[str, Any]) ->
     answered = errors.pop(None, 0)
     return {
         "output": output,
-        "pictures": answered + errors.total(),
+        "images": answered + errors.total(),
         "answered": answered,
         "failed": errors.total(),
         "errors": dict(errors),
         "parts": len(parts),
         "resumed": total - left,
         "elapsed_s": round(elapsed_s, 3),
-        "pictures_per_s": round(left / elapsed_s, 1) if missing else 0.0,
+        "images_per_s": round(left / elapsed_s, 1) if missing else 0.0,
     }
 
 

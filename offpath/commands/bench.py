@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from offpath.commands import bench_options as options
 from offpath.commands import bench_setup, run_outputs
 from offpath.commands.load_options import CLIENTS_HELP, load_options
-
-if TYPE_CHECKING:
-    from offpath.profiling.core.conditions import Condition
 
 # 20 batches of 8: a slow model's window goes on until it has them, for a minute at most.
 MIN_REPLIES = 160
@@ -31,9 +28,8 @@ def command() -> None:
 @options.variants_option
 @click.option(
     "--workers",
-    default="",
-    metavar="N,...",
-    help="Run each server with each of these numbers of workers.  [default: one per core]",
+    type=click.IntRange(1),
+    help="Number of workers of each server.  [default: one per core]",
 )
 @options.batch_size_option
 @options.baseline_option
@@ -56,13 +52,10 @@ def command() -> None:
     help="Start each server once, keep all running and let them take turns. On cores whose speed"
     " changes, take short windows in many rounds. Needs the memory of all servers together.",
 )
-@options.fail_if_option
 @run_outputs.output_options
 def compare(
     servers: str,
-    workers: str,
     baseline: str | None,
-    conditions: tuple[Condition, ...],
     outputs: run_outputs.Outputs,
     **asked: Any,
 ) -> None:
@@ -78,24 +71,20 @@ def compare(
     choices = Choices(
         servers=run_outputs.split_names(servers),
         command=run_outputs.command_line(),
-        workers=run_outputs.read_numbers("--workers", workers, "1,2") if workers else (),
         **asked,
     )
-    reading = options.Reading(baseline, conditions=conditions)
-    options.measure_and_show(choices, outputs, reading)
+    options.measure_and_show(choices, outputs, baseline)
 
 
 @command.command("show")
 @click.argument("path", metavar="JSON_PATH", type=click.Path(path_type=Path, dir_okay=False))
 @options.baseline_option
-@options.bound_option
-@options.fail_if_option
 @run_outputs.output_options
 @click.option(
     "--plot",
     "plot_path",
     type=run_outputs.FILE,
-    help="Draw the main charts into FILE.svg or FILE.png.",
+    help="Draw the main charts into FILE.svg.",
 )
 @click.option(
     "--markdown",
@@ -105,8 +94,6 @@ def compare(
 def show(
     path: Path,
     baseline: str | None,
-    bound_ms: float | None,
-    conditions: tuple[Condition, ...],
     outputs: run_outputs.Outputs,
     plot_path: Path | None,
     markdown: bool,
@@ -118,7 +105,7 @@ def show(
     run = load_run(path)
     outputs.save(run)
     outputs = replace(outputs, plot_path=plot_path, markdown=markdown)
-    options.Reading(baseline, bound_ms, conditions).show(run, outputs)
+    options.show_run(run, outputs, baseline)
 
 
 command.add_command(bench_setup.setup)

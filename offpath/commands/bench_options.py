@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,10 +9,9 @@ import click
 
 from offpath.commands import run_outputs
 from offpath.commands.run_outputs import Outputs
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError, WrongOption
 
 if TYPE_CHECKING:
-    from offpath.profiling.core.conditions import Condition
     from offpath.profiling.core.run import Run
     from offpath.profiling.experiments.compare import Choices
 
@@ -73,45 +71,13 @@ baseline_option = click.option(
 )
 
 
-def read_conditions(
-    _: click.Context, __: click.Parameter, texts: tuple[str, ...]
-) -> tuple[Condition, ...]:
-    # A wrong condition is refused before minutes of measuring.
-    if not texts:
-        return ()
-    from offpath.profiling.core.conditions import parse_condition
-
-    try:
-        return tuple(map(parse_condition, texts))
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
-bound_option = click.option(
-    "--bound-ms",
-    type=click.FloatRange(0, min_open=True),
-    help="Also report goodput: good replies per second that came within this time.",
-)
-fail_if_option = click.option(
-    "--fail-if",
-    "conditions",
-    multiple=True,
-    callback=read_conditions,
-    metavar="[VARIANT:]METRIC>N",
-    help="For CI: exit with 1 where the condition holds or its metric is missing, with 2 for a"
-    " wrong expression. Can be repeated. METRIC: p99_ms, failed, rate, goodput, cpu_ms, ...;"
-    " comparison: > >= < <= == !=. It uses the median of the rounds, of every variant or of the one"
-    " named, as in 'offpath:p99_ms>100'.",
-)
-
-
 workloads_option = click.option(
     "--workload",
     "workloads",
     multiple=True,
     default=("photos-1200k", "photos-55k"),
     show_default=True,
-    help="Images to send: photos-1200k, photos-55k, photos-NNNk (made at first use) or a folder."
+    help="Images to send: photos-1200k, photos-55k (made at first use) or a folder."
     " Can be repeated.",
 )
 rounds_option = click.option(
@@ -123,53 +89,27 @@ rounds_option = click.option(
 )
 
 
-@dataclass(frozen=True)
-class Reading:
-    """The options that decide how a run is read, when it was measured or later."""
+def show_run(run: Run, outputs: Outputs, baseline: str | None) -> None:
+    """Prints and writes the report.
 
-    baseline: str | None = None
-    bound_ms: float | None = None
-    conditions: tuple[Condition, ...] = ()
+    Raises:
+        UsageError: the baseline names a variant that the run does not have.
+    """
+    from offpath.profiling.experiments.registry import document_of
 
-    def show(self, run: Run, outputs: Outputs) -> None:
-        """Prints and writes the report, then judges the conditions.
-
-        Raises:
-            ExpectedError: a condition holds.
-            UsageError: the baseline or a condition names a variant that the run does not have.
-        """
-        from offpath.profiling.experiments.registry import document_of
-
-        names = {row.variant for row in run.rows}
-        if self.baseline is not None and self.baseline not in names:
-            raise click.UsageError(
-                f"--baseline {self.baseline!r}: expected one of {', '.join(sorted(names))}"
-            )
-        if self.bound_ms is not None:
-            from offpath.profiling.core.metrics import BOUND
-
-            run = replace(run, settings={**run.settings, BOUND: self.bound_ms})
-        run_outputs.present(run, document_of(run, self.baseline), outputs)
-        if self.conditions:
-            self._judge(run)
-
-    def _judge(self, run: Run) -> None:
-        from offpath.profiling.core.statistics import Summary
-
-        summary = Summary(run)
-        try:
-            met = [said for it in self.conditions for said in it.find_met(summary)]
-        except ValueError as error:
-            raise click.UsageError(f"--fail-if {error}") from None
-        if met:
-            raise ExpectedError(f"--fail-if {'; '.join(met)}")
+    names = {row.variant for row in run.rows}
+    if baseline is not None and baseline not in names:
+        raise click.UsageError(
+            f"--baseline {baseline!r}: expected one of {', '.join(sorted(names))}"
+        )
+    run_outputs.present(run, document_of(run, baseline), outputs)
 
 
-def measure_and_show(choices: Choices, outputs: Outputs, reading: Reading) -> None:
+def measure_and_show(choices: Choices, outputs: Outputs, baseline: str | None) -> None:
     """Runs a comparison from its choices to its report.
 
     Raises:
-        ExpectedError: what `run_compare` and `Reading.show` raise; the file of --json exists; a
+        ExpectedError: what `run_compare` and `show_run` raise; the file of --json exists; a
             variant was left out.
     """
     # Imported here: `offpath bench --help` needs no polars.
@@ -192,7 +132,7 @@ def measure_and_show(choices: Choices, outputs: Outputs, reading: Reading) -> No
 
     with run_outputs.keeping(outputs, "windows"), LiveProgress() as progress:
         run = run_compare(choices, progress, save)
-    reading.show(run, outputs)
+    show_run(run, outputs, baseline)
     fail_if_left_out(run)
 
 

@@ -6,7 +6,7 @@ import time
 
 import click
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 
 MEGABYTE = 1_000_000
 

@@ -14,12 +14,12 @@ import click
 
 from offpath.commands.shared_options import json_option
 from offpath.commands.url_option import check_token, check_url
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.serving.check.files import check_config
 from offpath.serving.finding import Finding, State
 from offpath.serving.printable import printable
-from offpath.serving.torchserve.management import UNIX
-from offpath.serving.torchserve.server_settings import read_properties
+from offpath.serving.server.management import UNIX
+from offpath.serving.server.server_settings import read_properties
 
 COLOURS = {State.OK: "green", State.LOST: "yellow", State.WRONG: "red"}
 SUBJECT_WIDTH = 22

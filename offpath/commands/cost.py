@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from offpath.commands.serve_options import FILE
-from offpath.commands.shared_options import json_option
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 
 if TYPE_CHECKING:
     from offpath.profiling.experiments.cost import Prices
@@ -45,21 +43,14 @@ if TYPE_CHECKING:
 @click.option("--hourly-price", type=float, help="Dollars per hour of one instance.")
 @click.option(
     "--instance",
-    help="Instance type of the price file instead of --hourly-price, e.g. g4dn.xlarge.",
-)
-@click.option(
-    "--prices",
-    "prices_path",
-    type=FILE,
-    help="Your price file instead of profiling/experiments/prices.yaml (us-east-1).",
+    help="Instance type in us-east-1 instead of --hourly-price, e.g. g4dn.xlarge.",
 )
 @click.option(
     "--example",
     type=click.Choice(["published"]),
     help="Compute the published $803 against $384 from its inputs.",
 )
-@json_option("Print JSON.")
-def command(as_json: bool, **options: Any) -> None:
+def command(**options: Any) -> None:
     """Compute instances, $/month and $/million predictions of each server.
 
     The prediction log is priced twice: with one S3 put per record, and in batched objects.
@@ -74,21 +65,15 @@ def command(as_json: bool, **options: Any) -> None:
     from rich.console import Console
 
     from offpath.profiling.experiments import cost_report
-    from offpath.profiling.experiments.cost import PRICES_FILE, load_prices
+    from offpath.profiling.experiments.cost import load_prices
     from offpath.profiling.report.terminal import print_document
 
-    prices = load_prices(options["prices_path"] or PRICES_FILE)
+    prices = load_prices()
     if options["example"]:
         document = cost_report.published_document(prices)
-        content = cost_report.published_json(prices)
     else:
-        month, doubts = cost_month(options, prices)
-        document = cost_report.document_of(month, doubts)
-        content = cost_report.as_json(month, doubts)
-    if as_json:
-        click.echo(json.dumps(content, indent=1))
-    else:
-        print_document(document, Console())
+        document = cost_report.document_of(*cost_month(options, prices))
+    print_document(document, Console())
 
 
 def cost_month(options: dict[str, Any], prices: Prices) -> tuple[Month, list[str]]:

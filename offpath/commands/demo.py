@@ -16,10 +16,10 @@ from offpath.commands.serve_options import PORT, choose_log_dir
 from offpath.commands.serve_view import ServeView
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
-from offpath.serving.front.one_host import serve_front, settle_ports
+from offpath.serving.front.one_host import serve_behind_door, settle_ports
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
-from offpath.serving.torchserve.model_store import find_models
-from offpath.serving.torchserve.server_settings import ServerSettings
+from offpath.serving.server.model_store import find_models
+from offpath.serving.server.server_settings import ServerSettings
 
 STORE = Path(".offpath/demo")
 PACKAGE = Path(__file__).parents[1]
@@ -49,7 +49,7 @@ def command(port: int, server: str, no_open: bool) -> None:
     """Try the embedded model in a browser, until Ctrl-C.
 
     Serves the embedded model behind the front door, on loopback only, and opens a page. Drop a
-    picture on the page to see its labels and where the time of its request went; a button sends
+    image on the page to see its labels and where the time of its request went; a button sends
     200 requests and draws their latency. The first start builds the model's archive in
     .offpath/demo, which takes half a minute.
 
@@ -60,7 +60,7 @@ def command(port: int, server: str, no_open: bool) -> None:
 
     pages = (*PACKAGE.glob("serving/demo/*"), *BUNDLED.glob("*.jpg"))
     # 32 MB of memory for the bodies are enough for one browser, and a container has 64 MB.
-    front = settle_ports(DoorSettings(port=port, metrics_port=0, front_bodies=1, pages=pages))
+    door = settle_ports(DoorSettings(port=port, metrics_port=0, front_bodies=1, pages=pages))
     find_nginx()
     view = DemoView(opens=not no_open)
     try:
@@ -69,7 +69,7 @@ def command(port: int, server: str, no_open: bool) -> None:
             store, models = find_models(STORE, (), STORE)
             log_dir = choose_log_dir(None, port)
             settings = ServerSettings(store, models, server=server, log_dir=log_dir)
-            serve_front(lambda kind: replace(settings, server=kind or server), front, view)
+            serve_behind_door(lambda kind: replace(settings, server=kind or server), door, view)
     except Terminated:
         click.echo("stopped", err=True)
 

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
+from offpath.errors import ExpectedError, MissingPackage, WrongOption
 
 # Extra of setup.cfg -> the modules that it installs, by the names that are imported.
 MODULES: dict[str, tuple[str, ...]] = {
@@ -19,7 +19,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "s3": ("aiobotocore", "boto3", "botocore", "zstandard"),
     "granian": ("granian", "uvloop"),
     "openvino": ("openvino",),
-    "onnxruntime": ("onnx", "onnxruntime", "onnxscript"),
+    "onnxruntime": ("onnx", "onnxruntime"),
     "int8": ("nncf",),
     "transformers": ("transformers",),
     "otel": ("opentelemetry",),

@@ -20,7 +20,7 @@ from offpath.commands.serve_options import (
 )
 from offpath.commands.serve_view import ServeView
 from offpath.commands.shared_options import add_options
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.several_hosts import serve_hosts

@@ -28,7 +28,7 @@ def load_options(
 ) -> Callable[[Command], Command]:
     """Adds the options of a load to a command.
 
-    The command gets `load`, a `profiling.load.plan.Load`, and the tuple `clients`.
+    The command gets `load`, a `profiling.load.parameters.Load`, and the tuple `clients`.
 
     Args:
         clients: default numbers of clients, like "1,8".
@@ -88,7 +88,7 @@ def load_options(
             **others: Any,
         ) -> Any:
             # Imported here: `--help` needs none of it.
-            from offpath.profiling.load.plan import Load
+            from offpath.profiling.load.parameters import Load
 
             load = Load(
                 seconds=default_seconds if seconds is None else seconds,

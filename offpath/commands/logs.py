@@ -21,7 +21,7 @@ from rich.text import Text
 from offpath.commands.logs_report import report
 from offpath.commands.progress import counting_bar
 from offpath.commands.shared_options import add_options, json_option
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.prediction_log.log_settings import (
     SPOOL_VARIABLE,
     default_spool_dir,
@@ -269,7 +269,7 @@ def verify(ids: IO[str], as_json: bool, **where: Any) -> None:
     """
     from offpath.serving.log_tools.reading import (
         compare,
-        name_answer,
+        name_reply,
         parse_request_ids,
     )
 
@@ -277,7 +277,7 @@ def verify(ids: IO[str], as_json: bool, **where: Any) -> None:
     damage: list[str] = []
     with counting_bar("reading objects", not as_json) as progress:
         records = _records(progress, damage, **where)
-        verdict = compare(map(name_answer, records), asked)
+        verdict = compare(map(name_reply, records), asked)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(verdict)))
     else:

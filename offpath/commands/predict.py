@@ -17,8 +17,9 @@ from rich.table import Table
 from offpath.commands.progress import counting_bar
 from offpath.commands.shared_options import json_option, read_settings, settings_option
 from offpath.commands.url_option import check_token, check_url
+from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
-from offpath.handler.errors import ConfigError, ExpectedError, ItemError, WrongOption
+from offpath.handler.errors import ConfigError, ItemError
 from offpath.handler.image import SUFFIXES
 from offpath.handler.image.geometry import InputGeometry
 from offpath.serving.client import Client, ModelNotNamed, Prediction, ServerUnreachable

@@ -20,7 +20,7 @@ from offpath.commands.run_outputs import (
 )
 from offpath.commands.shared_options import add_options
 from offpath.commands.url_option import check_url
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 
 model_option = click.option(
     "--model", type=click.Choice(MODELS),
@@ -135,12 +135,11 @@ def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
     show_default=True,
     help="Seconds to measure, after 15 of warm-up.",
 )
-@model_option
-@click.option("--mar", type=FILE, help="Serve this archive instead of ours with --model.")
 @click.option(
     "--url",
     metavar="http://HOST:PORT/predictions/MODEL",
-    help="Profile this model of a running TorchServe instead of starting one.",
+    required=True,
+    help="Model of a running TorchServe.",
 )
 @click.option(
     "--metrics-url",
@@ -151,10 +150,14 @@ def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
 def server(outputs: Outputs, **chosen: Any) -> None:
     """Split clients' mean latency into socket, queue, worker and stages.
 
-    Loads a TorchServe and compares its counters with the clients' clock. The parts add up to the
-    clients' mean latency. Use `--clients 1` to see what a single request costs.
+    Loads a running TorchServe and compares its counters with the clients' clock. The parts add up
+    to the clients' mean latency. Use `--clients 1` to see what a single request costs.
     """  # fmt: skip
-    check_server_options(chosen)
+    # Before minutes of load.
+    if "/predictions/" not in check_url("--url", chosen["url"]):
+        raise WrongOption(
+            f"--url {chosen['url']!r} names no model; expected http://HOST:PORT/predictions/MODEL"
+        )
     # Imported here: `offpath profile server --help` needs neither torch nor rich's live display.
     from offpath.commands.progress import LiveProgress
     from offpath.profiling.experiments.server_account import document_of
@@ -164,23 +167,3 @@ def server(outputs: Outputs, **chosen: Any) -> None:
     with keeping(outputs, "the window"), LiveProgress() as progress:
         run = run_server_profile(choices, progress, outputs.save)
     present(run, document_of(run), outputs)
-
-
-def check_server_options(chosen: dict[str, Any]) -> None:
-    """Raises WrongOption for options that contradict each other, before anything is started."""
-    if chosen["mar"] and chosen["model"]:
-        raise WrongOption("--mar brings its own model: leave out --model")
-    if chosen["url"] is None:
-        if chosen["metrics_url"]:
-            raise WrongOption("--metrics-url needs --url")
-        return
-    for name in ("mar", "model"):
-        if chosen[name]:
-            raise WrongOption(
-                f"--{name} cannot be used with --url, which profiles a server as it runs"
-            )
-    check_url("--url", chosen["url"])
-    if "/predictions/" not in chosen["url"]:
-        raise WrongOption(
-            f"--url {chosen['url']!r} names no model; expected http://HOST:PORT/predictions/MODEL"
-        )

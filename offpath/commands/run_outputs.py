@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from offpath.commands.shared_options import Command, add_options
-from offpath.handler.errors import MissingPackage, WrongOption
+from offpath.errors import MissingPackage, WrongOption
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Outputs:
     """Files that a run is written to beside the terminal; None for no file.
 
     Attributes:
-        plot_path: picture of the main charts.
+        plot_path: image of the main charts.
         markdown: print Markdown tables instead of the terminal's.
     """
 
@@ -114,7 +114,7 @@ def present(run: Run, document: Document, outputs: Outputs) -> None:
 
         write_page(document, outputs.html_path)
     if outputs.plot_path is not None:
-        from offpath.profiling.report.pictures import draw_charts
+        from offpath.profiling.report.drawings import draw_charts
 
         draw_charts(document.headline, outputs.plot_path)
     written = {

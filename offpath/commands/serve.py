@@ -18,16 +18,16 @@ from offpath.commands.serve_options import (
     RUN_OPTIONS,
     check_host,
     choose_log_dir,
-    make_front,
+    make_door_settings,
 )
 from offpath.commands.serve_view import ServeView
 from offpath.commands.shared_options import add_options
-from offpath.handler.errors import WrongOption
-from offpath.serving.front.one_host import serve_front
+from offpath.errors import WrongOption
+from offpath.serving.front.one_host import serve_behind_door
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
-from offpath.serving.torchserve.model_store import find_models
-from offpath.serving.torchserve.server_settings import ServerSettings, read_properties
-from offpath.serving.torchserve.session import serve
+from offpath.serving.server.model_store import find_models
+from offpath.serving.server.server_settings import ServerSettings, read_properties
+from offpath.serving.session import serve
 
 DEFAULT_STORE = Path(".offpath/model-store")
 # Options of TorchServe itself, with or without a front door; the rest are the door's.
@@ -110,15 +110,15 @@ def command(
       offpath serve /models                          all archives of a folder
       offpath serve v1.mar v2.mar --front --canary defects=2.0:5%
     """
-    own = {name: options.pop(name) for name in SERVER_OPTIONS}
-    listening = {name: own[name] for name in ("host", "port", "metrics_port")}
-    is_granian = own["server"] == "granian"
-    front = make_front(options, is_granian, **listening, verbose=verbose, drain_s=drain_s)
-    check_tokens(own["config"])
+    server_options = {name: options.pop(name) for name in SERVER_OPTIONS}
+    listening = {name: server_options[name] for name in ("host", "port", "metrics_port")}
+    is_granian = server_options["server"] == "granian"
+    door = make_door_settings(options, is_granian, **listening, verbose=verbose, drain_s=drain_s)
+    check_tokens(server_options["config"])
     if is_granian:
-        check_granian(own)
-    check_host(own["host"], front, behind_proxy)
-    if front is not None and front.canary and behind_proxy and not front.canary_by:
+        check_granian(server_options)
+    check_host(server_options["host"], door, behind_proxy)
+    if door is not None and door.canary and behind_proxy and not door.canary_by:
         raise WrongOption(
             "--canary tells clients apart by their address, and behind a proxy all have the same; "
             "add --canary-by HEADER, such as x-user-id"
@@ -126,12 +126,12 @@ def command(
     view = ServeView(as_json)
     if behind_proxy:
         view.show_problem(
-            f"--behind-proxy: {own['host']} answers everybody, without TLS and tokens; make sure "
-            "that only the proxy can reach it"
+            f"--behind-proxy: {server_options['host']} answers everybody, without TLS and "
+            "tokens; make sure that only the proxy can reach it"
         )
 
     def find_settings(kind: str | None = None) -> ServerSettings:
-        asked = {**own, "server": kind or own["server"]}
+        asked = {**server_options, "server": kind or server_options["server"]}
         if kind == "granian":
             check_granian(asked)
         store, entries = find_models(model_store, models, Path(links))
@@ -139,10 +139,10 @@ def command(
 
     try:
         with tempfile.TemporaryDirectory(prefix="offpath-store-") as links, stopping_on_signals():
-            if front is None:
+            if door is None:
                 serve(find_settings(), view, drain_s, sample=sample, once=once)
             else:
-                serve_front(find_settings, front, view, sample=sample, once=once)
+                serve_behind_door(find_settings, door, view, sample=sample, once=once)
     except Terminated:
         click.echo("stopped", err=True)
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from offpath.commands.shared_options import Command
-from offpath.handler.errors import MissingPackage, WrongOption
+from offpath.errors import MissingPackage, WrongOption
 from offpath.serving.front.bodies import LEAST_BODIES, free_bytes, is_tmpfs
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import find_nginx
@@ -208,7 +208,7 @@ FRONT_OPTIONS = [
 ]
 
 
-def make_front(
+def make_door_settings(
     options: dict[str, Any], is_default: bool = False, **common: Any
 ) -> DoorSettings | None:
     """Makes the settings of the door; None without `--front`.
@@ -250,7 +250,7 @@ def choose_log_dir(log_dir: Path | None, port: int) -> Path | None:
 
 def check_host(
     host: str,
-    front: DoorSettings | None = None,
+    door: DoorSettings | None = None,
     behind_proxy: bool = False,
 ) -> None:
     """Refuses to listen beyond this machine without the front door's tokens.
@@ -259,13 +259,13 @@ def check_host(
         WrongOption: `host` is not loopback and nothing guards the server, or it is an IPv6 address
             and there is no front door.
     """
-    if ":" in host and front is None:
+    if ":" in host and door is None:
         # ConfigManager.java, ADDRESS_PATTERN.
         raise WrongOption(
             f"--host {host} is an IPv6 address, which TorchServe does not accept; use an IPv4 "
             "address, a host name, or --front"
         )
-    has_tokens = front is not None and front.tokens is not None
+    has_tokens = door is not None and door.tokens is not None
     if has_tokens or behind_proxy or host == "localhost":
         return
     try:
@@ -273,7 +273,7 @@ def check_host(
     except ValueError:
         is_loopback = False
     if not is_loopback:
-        options = "--front --tokens FILE" if front is None else "--tokens FILE"
+        options = "--front --tokens FILE" if door is None else "--tokens FILE"
         raise WrongOption(
             f"--host {host} can be reached from other machines; add {options}, or --behind-proxy "
             "if something else guards the server"

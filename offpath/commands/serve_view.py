@@ -16,9 +16,9 @@ from rich.table import Table
 
 from offpath.serving.client import Prediction
 from offpath.serving.process.notify import notify_ready
-from offpath.serving.torchserve.management import ModelStatus
-from offpath.serving.torchserve.server_log import LogLine
-from offpath.serving.torchserve.session import View
+from offpath.serving.server.management import ModelStatus
+from offpath.serving.server.server_log import LogLine
+from offpath.serving.session import View
 
 
 class ServeView(View):

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -18,7 +18,7 @@ from offpath.commands.run_outputs import (
     present,
     read_numbers,
 )
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError, WrongOption
 
 if TYPE_CHECKING:
     from offpath.profiling.experiments.tune_report import Result

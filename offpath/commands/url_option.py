@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 import httpx
 
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError, WrongOption
+from offpath.serving.server.management import UNIX
 from offpath.serving.servers_here import find_doors, refuse_several
-from offpath.serving.torchserve.management import UNIX
 
 DOOR_OPTION = click.option(
     "--url",

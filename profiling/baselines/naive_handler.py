@@ -42,7 +42,7 @@ class NaiveClassifier(ImageClassifier):
             with tempfile.NamedTemporaryFile(suffix=".jpg") as file:
                 file.write(row.get("data") or row.get("body"))
                 file.flush()
-                picture = Image.open(file.name).convert("RGB")
+                image = Image.open(file.name).convert("RGB")
             prepare = transforms.Compose(
                 [
                     transforms.Resize(config["resize_size"]),
@@ -51,7 +51,7 @@ class NaiveClassifier(ImageClassifier):
                     transforms.Normalize(config["mean"], config["std"]),
                 ]
             )
-            tensors.append(prepare(picture))
+            tensors.append(prepare(image))
         return torch.stack(tensors).to(self.device)
 
     def postprocess(self, data: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from offpath.profiling.core.experiment import format_cell
 from offpath.profiling.core.metrics import OK
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.statistics import Summary
@@ -33,7 +32,7 @@ def find_doubts(run: Run, few_replies: int = FEW_REPLIES) -> list[str]:
 
 
 def find_cell_doubts(summary: Summary, variant: str, cell: Cell, few_replies: int) -> list[str]:
-    where = f"{variant}, {format_cell(cell)}"
+    where = f"{variant}, {cell.describe()}"
     doubts = []
     other = summary.spread(variant, cell, OTHER_CORES)
     if other is not None and other.median > NOISY_CORES:

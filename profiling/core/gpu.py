@@ -107,42 +107,24 @@ class GpuSampler:
     ) -> None:
         self.readings: list[GpuReading] = []
         self._interval_s, self._open_reader = interval_s, open_reader
-        self._open = contextlib.ExitStack()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> GpuSampler:
         with contextlib.suppress(NoGpu):
             reader = self._open_reader()
-            self._open.callback(reader.close)
-            ticker = Ticker(self._interval_s, lambda at_s: self._sample(reader, at_s))
-            self._open.enter_context(ticker)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
-
-    def _sample(self, reader: NvmlReader, at_s: float) -> None:
-        with contextlib.suppress(NoGpu):
-            self.readings.extend(reader.read(at_s))
-
-
-class Ticker:
-    """Calls `sample` with the seconds since the block began, every `interval_s`, on a thread."""
-
-    def __init__(self, interval_s: float, sample: Callable[[float], None]) -> None:
-        self._interval_s = interval_s
-        self._sample = sample
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Ticker:
-        self._thread.start()
+            self._thread = threading.Thread(target=self._sample, args=(reader,), daemon=True)
+            self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
-    def _run(self) -> None:
-        start = time.monotonic()
-        while not self._ended.wait(self._interval_s):
-            self._sample(time.monotonic() - start)
+    def _sample(self, reader: NvmlReader) -> None:
+        start_s = time.monotonic()
+        with contextlib.closing(reader):
+            while not self._ended.wait(self._interval_s):
+                with contextlib.suppress(NoGpu):
+                    self.readings.extend(reader.read(time.monotonic() - start_s))

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.core.gpu import NoGpu, NvmlReader
 from offpath.serving.check.host import read_cpu_model, read_versions

@@ -14,7 +14,7 @@ import polars as pl
 
 LIMIT = "limit:"
 DECODE, FORWARD = f"{LIMIT}decode", f"{LIMIT}forward"
-# Fact of a server's variant: the content that its clients send.
+# Fact of a variant in runs of earlier versions, whose thin clients sent PIXELS.
 CONTENT = "content"
 # Column of `add_decode_limit`: images per second of decoding alone.
 DECODE_RATE = "decode_limit"

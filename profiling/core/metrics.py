@@ -12,11 +12,6 @@ import polars as pl
 from offpath.profiling.core.limits import DECODE_RATE
 
 OK = "replies_200"
-# Setting of a run: milliseconds that a reply may take. It is no part of what was measured: any run
-# with raw latencies can be read with any bound.
-BOUND = "bound_ms"
-# Raw metric that `count_in_time` adds: replies within the bound.
-IN_TIME = "in_time_200"
 # Replies by HTTP status are `replies_<status>`; requests without a reply are `replies_none`.
 REPLIES = "^replies_.*$"
 CPU = "^cpu_s\\..*$"
@@ -50,13 +45,6 @@ def per_reply_ms(group: str) -> pl.Expr:
 
 METRICS: tuple[Metric, ...] = (
     Metric("rate", "1/s", "req/s", pl.col(OK) / pl.col("elapsed_s")),
-    # The latencies of wrk include those of failures.
-    Metric(
-        "goodput",
-        "1/s",
-        "in time/s",
-        pl.min_horizontal(IN_TIME, OK) / pl.col("elapsed_s"),
-    ),
     Metric("images_per_s", "1/s", "images/s", pl.col("images") / pl.col("elapsed_s")),
     Metric("replies", "", "replies", replies()),
     Metric("failed", "", "failed", replies() - pl.col(OK)),
@@ -78,14 +66,3 @@ METRICS: tuple[Metric, ...] = (
     Metric("jpeg_percent", "%", "JPEG engine %", 100 * pl.col("gpu.jpeg_utilisation")),
     Metric("gpu_mb", "MB", "GPU MB", pl.col("gpu.memory_bytes") / 1e6),
 )
-
-
-def count_in_time(latencies: pl.DataFrame, bound_ms: float) -> pl.DataFrame:
-    """Returns the replies within a bound per window; `values` are milliseconds of each request."""
-    in_time = pl.col("values").list.eval(pl.element() <= bound_ms).list.sum()
-    return latencies.with_columns(
-        metric=pl.lit(IN_TIME),
-        unit=pl.lit(""),
-        value=in_time.cast(pl.Float64),
-        values=pl.lit(None, pl.List(pl.Float64)),
-    )

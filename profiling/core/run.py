@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
+from offpath.profiling.core.figures import format_clients
 from offpath.profiling.core.host import describe_host
 
 FORMAT = "offpath-run/1"
@@ -36,6 +37,14 @@ class Cell:
     workload: str = ""
     clients: int = 0
     batch_size: int = 0
+
+    def describe(self) -> str:
+        parts = [
+            self.workload,
+            format_clients(self.clients) if self.clients else "",
+            f"batch {self.batch_size}" if self.batch_size else "",
+        ]
+        return ", ".join(filter(None, parts)) or "measure"
 
 
 @dataclass(frozen=True)

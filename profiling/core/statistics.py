@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from offpath.profiling.core.limits import DECODE_RATE, Limits, add_decode_limit
-from offpath.profiling.core.metrics import BOUND, METRICS, OK, REPLIES, count_in_time
+from offpath.profiling.core.metrics import METRICS, OK, REPLIES
 from offpath.profiling.core.run import Cell, Run
 
 KEY_SCHEMA: dict[str, Any] = {
@@ -61,16 +61,9 @@ def to_frame(run: Run) -> pl.DataFrame:
     return pl.DataFrame(columns, schema=schema)
 
 
-def derive(
-    frame: pl.DataFrame,
-    variants: Mapping[str, Mapping[str, Any]],
-    bound_ms: float | None = None,
-) -> pl.DataFrame:
+def derive(frame: pl.DataFrame, variants: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:
     """Returns one row per window, one column per metric: raw, limits, then METRICS."""
     single = frame.filter(pl.col("value").is_not_null())
-    if bound_ms is not None:
-        latencies = frame.filter(pl.col("metric") == LATENCY)
-        single = pl.concat([single, count_in_time(latencies, bound_ms)])
     if single.is_empty():
         return pl.DataFrame(schema={"round": pl.Int64, **KEY_SCHEMA})
     wide = single.pivot(on="metric", index=["round", *KEYS], values="value")
@@ -92,7 +85,7 @@ class Summary:
     def __init__(self, run: Run) -> None:
         self.run = run
         raw = to_frame(run)
-        self._windows = derive(raw, run.variants, run.settings.get(BOUND))
+        self._windows = derive(raw, run.variants)
         self.limits = Limits(self._windows)
         self._latencies = raw.filter(pl.col("values").is_not_null())
         self.frame = pl.concat([self._spreads(), self._of_lists()])

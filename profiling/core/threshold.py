@@ -1,4 +1,4 @@
-"""A figure's bound as users write it: `p99_ms>100`, `offpath:rate<200`, `label_psi>0.2`."""
+"""A figure's bound as users write it: `label_psi>0.2`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
-FORM = re.compile(
-    r"(?:(?P<variant>.+):)?\s*(?P<metric>[\w.]+)\s*(?P<sign>[<>=!]=?)\s*(?P<bound>\S+)\s*"
-)
+FORM = re.compile(r"\s*(?P<metric>[\w.]+)\s*(?P<sign>[<>=!]=?)\s*(?P<bound>\S+)\s*")
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,6 @@ class Threshold:
     """A metric, a comparison and a number; `text` is how the user wrote them."""
 
     text: str
-    variant: str | None
     metric: str
     sign: str
     bound: float
@@ -35,7 +32,7 @@ class Threshold:
 
 
 def parse_threshold(text: str, metrics: Collection[str], example: str) -> Threshold:
-    """Parses `[VARIANT:]METRIC SIGN NUMBER`, where METRIC is one of `metrics`.
+    """Parses `METRIC SIGN NUMBER`, where METRIC is one of `metrics`.
 
     Raises:
         ValueError: the text has another form; the message shows `example`.
@@ -54,4 +51,4 @@ def parse_threshold(text: str, metrics: Collection[str], example: str) -> Thresh
         bound = float(found["bound"])
     except ValueError:
         raise ValueError(f"{text!r}: {found['bound']!r} is not a number") from None
-    return Threshold(text, found["variant"], found["metric"], found["sign"], bound)
+    return Threshold(text, found["metric"], found["sign"], bound)

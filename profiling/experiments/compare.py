@@ -1,28 +1,33 @@
 """`bench compare`: servers side by side on the same photographs, beside the limits of the cores.
 
-Variants of the experiment are the servers and the limits; cells are workloads by clients.
+Variants of the run are the servers and the limits; cells are workloads by clients.
+
+Rounds take the variants in turn (A B C A B C); a variant that fails is left out. Each server is
+started again in each round. So the others' memory and threads cannot touch its figures, and
+differences between starts show in the spread. Or all keep running side by side, and all but the
+measured one are idle. Then turns follow within seconds, on cores of nearly one speed.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.process.host_limits import count_cores
-from offpath.profiling.core.experiment import START, Observer, Runner, Schedule, Turn, Variant
-from offpath.profiling.core.limits import CONTENT, DECODE, FORWARD
-from offpath.profiling.core.run import Cell, Figures, Run
+from offpath.profiling.core.limits import DECODE, FORWARD
+from offpath.profiling.core.observer import Observer
+from offpath.profiling.core.run import Cell, Failure, Figures, Run
 from offpath.profiling.core.workplace import work_folder
-from offpath.profiling.load.answers import check_answers, make_checks
 from offpath.profiling.load.generators import find_generator
 from offpath.profiling.load.limits import LimitMeter, Rate
-from offpath.profiling.load.model_under_test import Answer, load_model, name_model
-from offpath.profiling.load.plan import Load
+from offpath.profiling.load.model_under_test import ExpectedReply, load_model, name_model
+from offpath.profiling.load.parameters import Load
+from offpath.profiling.load.reply_check import check_replies, make_checks
 from offpath.profiling.load.window import RunningServer, WindowWatcher, measure_load
 from offpath.profiling.load.workload import Bodies, load_workload
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
@@ -33,9 +38,10 @@ LIMIT_BATCH_SIZE = 8
 LIMIT_SECONDS = 3.0
 # Seconds of load before a window of a server that is already warm on these photographs.
 TURN_WARM_UP_S = 2.0
-# Estimated seconds of a start with the check of the answers.
+# Estimated seconds of a start with the check of the replies.
 START_S = 10.0
-Measure = Callable[[Cell, Turn], Figures]
+# The cell of the figures of a start, which belong to no cell of the grid.
+START = Cell()
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class Choices:
         variants: servers with other settings, see `servers.overrides`.
         side_by_side: start each server once and keep all running.
         batch_size: largest batch of each server.
-        workers: numbers of workers that each server runs with; empty for one per core.
+        workers: number of workers that each server runs with; None for one per core.
     """
 
     workloads: tuple[str, ...]
@@ -59,7 +65,7 @@ class Choices:
     variants: tuple[str, ...] = ()
     side_by_side: bool = False
     batch_size: int = BATCH_SIZE
-    workers: tuple[int, ...] = ()
+    workers: int | None = None
 
     @property
     def cells(self) -> list[Cell]:
@@ -73,6 +79,7 @@ class Choices:
             **asdict(self.load),
             "side_by_side": self.side_by_side,
             "batch_size": self.batch_size,
+            "workers": self.workers,
             "limit_batch_size": LIMIT_BATCH_SIZE,
             "limit_seconds": LIMIT_SECONDS,
         }
@@ -85,13 +92,27 @@ class Choices:
         turn_s = len(self.cells) * (again_s + self.load.seconds)
         first_s = START_S + turn_s + len(self.workloads) * (warm_up_s - again_s)
         next_s = turn_s if self.side_by_side else first_s
-        servers = max(1, len(self.workers)) * (len(self.servers) + len(self.variants))
+        servers = len(self.servers) + len(self.variants)
         limits_s = (len(self.workloads) + 1) * LIMIT_SECONDS * self.rounds
         return limits_s + servers * (first_s + (self.rounds - 1) * next_s)
 
 
-class ServerExperiment:
-    """An `Experiment` on servers; what is opened is the function that measures a cell.
+@dataclass(frozen=True)
+class Started:
+    """A server that runs.
+
+    Attributes:
+        differences: workload -> how far its answers are off, where they were checked already.
+    """
+
+    name: str
+    adapter: Adapter
+    running: RunningServer
+    differences: dict[str, float] = field(default_factory=dict)
+
+
+class Comparison:
+    """A run of servers and limits.
 
     `save` is called with the run before anything is built (it may refuse to go on), and with what
     was measured so far after each cell. Everything that is built goes into `folder`.
@@ -102,44 +123,45 @@ class ServerExperiment:
 
     def __init__(
         self,
-        run: Run,
         choices: Choices,
+        run: Run,
+        meter: LimitMeter,
         observer: Observer,
         save: Callable[[Run], None],
         folder: Path,
     ) -> None:
-        self.name, self.run, self.choices = run.experiment, run, choices
+        self._choices, self._run, self._meter = choices, run, meter
         self._observer, self._save, self._folder = observer, save, folder
-        self.generator = find_generator(choices.load.generator)
-        self.generator.check(choices.load)
-        self.model = load_model(choices.model)
+        self._generator = find_generator(choices.load.generator)
+        self._generator.check(choices.load)
+        self._model = load_model(choices.model)
         # Refused before photographs are made, which takes a minute.
-        self.find_adapters()
-        self.workloads = {name: load_workload(name, observer.on_step) for name in choices.workloads}
-        run.workloads.update({name: it.facts for name, it in self.workloads.items()})
-        self.cells: Sequence[Cell] = choices.cells
-        self.variants: Sequence[Variant] = ()
-        self._adapters: dict[str, Adapter] = {}
-        self._limits: dict[str, Measure] = {}
-        self._bodies = Bodies(folder / "bodies", self.model.config)
-        self._answers: dict[str, list[tuple[bytes, Answer]]] = {}
-        # By variant, since its last start: how far the answers on each workload are off.
-        self._differences: dict[str, dict[str, float]] = {}
+        self._servers = {adapter.name: adapter for adapter in self._find_servers()}
+        self._workloads = {n: load_workload(n, observer.on_step) for n in choices.workloads}
+        run.workloads.update({name: it.facts for name, it in self._workloads.items()})
+        run.variants.update({DECODE: {}, FORWARD: {}})
+        for name, adapter in self._servers.items():
+            run.variants[name] = adapter.settings
+        self._bodies = Bodies(folder / "bodies")
+        self._checks: dict[str, list[tuple[bytes, ExpectedReply]]] = {}
+        # Servers that run side by side.
+        self._kept: dict[str, Started] = {}
+        self._done = 0
 
-    def find_adapters(self, workers: int | None = None) -> list[Adapter]:
-        """Returns the chosen servers and variants that can run here, by default a worker per core.
+    def _find_servers(self) -> list[Adapter]:
+        """Returns the chosen servers and variants that can run here.
 
         Raises ExpectedError if none of them can run.
         """
-        runnable, not_run = [], self.run.not_run
-        count = workers or count_cores()
-        names, variants = self.choices.servers, self.choices.variants
-        batch_size = self.choices.batch_size
-        for adapter in make_servers(names, self.model, count, variants, batch_size):
+        choices, runnable, not_run = self._choices, [], self._run.not_run
+        workers = choices.workers or count_cores()
+        for adapter in make_servers(
+            choices.servers, self._model, workers, choices.variants, choices.batch_size
+        ):
             reason = adapter.why_not()
             if reason is None:
                 runnable.append(adapter)
-            elif adapter.name not in not_run:
+            else:
                 not_run[adapter.name] = reason
                 self._observer.on_failure(adapter.name, reason)
         if not runnable:
@@ -147,129 +169,125 @@ class ServerExperiment:
             raise ExpectedError(f"none of the servers can run here: {reasons}")
         return runnable
 
-    def add_server(self, adapter: Adapter, name: str, facts: Mapping[str, Any]) -> None:
-        """Adds a server as a variant; `facts` come on top of the adapter's own settings."""
-        own = {**adapter.settings, CONTENT: adapter.call.content}
-        self.variants = [*self.variants, Variant(name, {**own, **facts})]
-        self._adapters[name] = adapter
-
-    def add_limit(self, name: str, cells: tuple[Cell, ...], measure: Measure) -> None:
-        """Adds a limit of the cores as a variant; nothing has to be built or started for it."""
-        limit = Variant(name, {}, cells, stays_open=True)
-        self.variants = [*self.variants, limit]
-        self._limits[name] = measure
-
-    def take_rounds(self) -> Run:
-        run, choices = self.run, self.choices
-        run.variants.update({v.name: dict(v.facts) for v in self.variants})
-        self._save(run)
-        schedule = Schedule(choices.rounds, choices.side_by_side)
-        runner: Runner[Measure] = Runner(
-            self, run, schedule, self._observer, lambda: self._save(run)
-        )
-        runner.prepare(self._folder)
-        runner.run_rounds()
-        return run
-
-    def prepare(self, variant: Variant, folder: Path) -> None:
-        if variant.name in self._adapters:
-            self._adapters[variant.name].prepare(folder)
+    def take_rounds(self) -> None:
+        self._save(self._run)
+        for name, adapter in self._servers.items():
+            self._observer.on_step(f"{name}: build")
+            with self._leaving_out(0, name):
+                adapter.prepare(self._folder / name)
+        with ExitStack() as stack:
+            for round_ in range(self._choices.rounds):
+                with self._leaving_out(round_, DECODE):
+                    self._measure_limits(round_)
+                for name in self._servers:
+                    if not self._run.has_failed(name):
+                        with self._leaving_out(round_, name):
+                            self._take_turn(round_, name, stack)
+                        self._save(self._run)
 
     @contextmanager
-    def opened(self, turn: Turn) -> Iterator[tuple[Measure, Figures]]:
-        name = turn.variant.name
-        if name in self._limits:
-            yield self._limits[name], {}
+    def _leaving_out(self, round_: int, name: str) -> Iterator[None]:
+        """Turns an ExpectedError of the block into the failure of a variant."""
+        try:
+            yield
+        except ExpectedError as error:
+            self._run.failures.append(Failure(round_, name, str(error)))
+            self._observer.on_failure(name, str(error))
+
+    def _take_turn(self, round_: int, name: str, stack: ExitStack) -> None:
+        if not self._choices.side_by_side:
+            with self._started(round_, name) as server:
+                self._measure_cells(round_, server)
             return
-        adapter = self._adapters[name]
-        checks = self._make_checks(adapter, next(iter(self.workloads)))
+        if name not in self._kept:
+            self._kept[name] = stack.enter_context(self._started(round_, name))
+        self._measure_cells(round_, self._kept[name])
+
+    @contextmanager
+    def _started(self, round_: int, name: str) -> Iterator[Started]:
+        """Starts a server, and measures the time until its first answer."""
+        self._say(round_, name, "start")
+        adapter = self._servers[name]
+        checks = self._make_checks(adapter, next(iter(self._workloads)))
         begin_s = time.perf_counter()
         with adapter.running() as running:
             # A stand-in for S3 beside it was started first and does not count.
             begin_s = getattr(running, "began_s", None) or begin_s
-            self._differences[name] = {}
+            check_replies(adapter.name, running.predict_url, adapter.call, checks[:1])
+            ready_s = round(time.perf_counter() - begin_s, 2)
+            self._run.add(round_, name, START, {"ready_s": ready_s})
+            yield Started(name, adapter, running)
 
-            def measure(cell: Cell, turn: Turn) -> Figures:
-                return self._measure_server(adapter, running, cell, turn)
+    def _measure_cells(self, round_: int, server: Started) -> None:
+        for cell in self._choices.cells:
+            self._say(round_, server.name, cell.describe())
+            self._add(round_, server.name, cell, self._measure(server, cell))
 
-            check_answers(adapter.name, running.predict_url, adapter.call, checks[:1])
-            yield measure, {"ready_s": round(time.perf_counter() - begin_s, 2)}
+    def _measure_limits(self, round_: int) -> None:
+        if self._run.has_failed(DECODE):
+            return
+        for name, workload in self._workloads.items():
+            self._say(round_, DECODE, name)
+            rate = self._meter.measure_decode(workload.paths)
+            self._add(round_, DECODE, Cell(name), describe_rate(rate, self._meter))
+        self._say(round_, FORWARD, "measure")
+        rate = self._meter.measure_forward()
+        self._add(round_, FORWARD, START, describe_rate(rate, self._meter))
 
-    def measure(self, target: Measure, cell: Cell, turn: Turn) -> Figures:
-        return target(cell, turn)
+    def _say(self, round_: int, name: str, text: str) -> None:
+        self._observer.on_step(f"round {round_ + 1}/{self._choices.rounds}: {name}: {text}")
 
-    def _measure_server(
-        self, adapter: Adapter, running: RunningServer, cell: Cell, turn: Turn
-    ) -> Figures:
-        checked = self._differences[turn.variant.name]
-        warm_up_s = self.choices.load.warm_up_s
-        if cell.workload in checked:
+    def _add(self, round_: int, name: str, cell: Cell, figures: Figures) -> None:
+        self._run.add(round_, name, cell, figures)
+        self._done += 1
+        going = [name for name in self._servers if not self._run.has_failed(name)]
+        in_round = len(self._workloads) + 1 + len(going) * len(self._choices.cells)
+        total = max(self._done, self._choices.rounds * in_round)
+        self._observer.on_progress(self._done, total)
+        self._save(self._run)
+
+    def _measure(self, server: Started, cell: Cell) -> Figures:
+        adapter, url, load = server.adapter, server.running.predict_url, self._choices.load
+        warm_up_s = load.warm_up_s
+        if cell.workload in server.differences:
             warm_up_s = min(warm_up_s, TURN_WARM_UP_S)
         else:
             checks = self._make_checks(adapter, cell.workload)
-            checked[cell.workload] = check_answers(
-                adapter.name, running.predict_url, adapter.call, checks
-            )
-        plan = self.choices.load.plan(
-            running.predict_url,
-            self._bodies.paths(self.workloads[cell.workload], adapter.call),
+            difference = check_replies(adapter.name, url, adapter.call, checks)
+            server.differences[cell.workload] = difference
+        window = load.for_window(
+            url,
+            self._bodies.paths(self._workloads[cell.workload], adapter.call),
             cell.clients,
             headers=adapter.call.all_headers,
             warm_up_s=warm_up_s,
         )
-        watcher = WindowWatcher(turn.variant.name, running, turn.observer)
+        watcher = WindowWatcher(server.name, server.running, self._observer)
         return {
-            **measure_load(watcher, plan, self.generator),
-            "answer_difference": round(checked[cell.workload], 5),
+            **measure_load(watcher, window, self._generator),
+            "answer_difference": round(server.differences[cell.workload], 5),
         }
 
-    def _make_checks(self, adapter: Adapter, workload: str) -> list[tuple[bytes, Answer]]:
-        if workload not in self._answers:
-            photographs = self.workloads[workload].read()
-            self._answers[workload] = make_checks(self.model, photographs)
+    def _make_checks(self, adapter: Adapter, workload: str) -> list[tuple[bytes, ExpectedReply]]:
+        if workload not in self._checks:
+            photographs = self._workloads[workload].read()
+            self._checks[workload] = make_checks(self._model, photographs)
         return [
-            (self._bodies.make(photograph, adapter.call), answer)
-            for photograph, answer in self._answers[workload]
+            (adapter.call.wrap(photograph) if adapter.call.wrap else photograph, expected)
+            for photograph, expected in self._checks[workload]
         ]
 
 
 def run_compare(choices: Choices, observer: Observer, save: Callable[[Run], None]) -> Run:
-    """Runs the comparison; see `ServerExperiment` for arguments and errors.
+    """Runs the comparison; see `Comparison` for arguments and errors.
 
     What was built is kept where something failed.
     """
     run = Run(NAME, choices.command, choices.settings)
     meter = LimitMeter(choices.model, count_cores(), LIMIT_BATCH_SIZE, LIMIT_SECONDS)
     with meter, work_folder(lambda: bool(run.failures)) as folder:
-        experiment = ServerExperiment(run, choices, observer, save, folder)
-        teams = {count: experiment.find_adapters(count) for count in choices.workers or (None,)}
-        add_limits(experiment, meter)
-        for count, team in teams.items():
-            for adapter in team:
-                experiment.add_server(
-                    adapter,
-                    name_team(adapter.name, count, choices.workers),
-                    {} if count is None else {"workers": count},
-                )
-        return experiment.take_rounds()
-
-
-def name_team(server: str, count: int | None, counts: tuple[int, ...]) -> str:
-    """Returns the variant's name: the server's, with its workers where their numbers differ."""
-    words = "1 worker" if count == 1 else f"{count} workers"
-    return server if len(counts) < 2 else f"{server}, {words}"
-
-
-def add_limits(experiment: ServerExperiment, meter: LimitMeter) -> None:
-    def measure(take: Callable[[Cell], Rate]) -> Measure:
-        return lambda cell, _: describe_rate(take(cell), meter)
-
-    def take_decode(cell: Cell) -> Rate:
-        return meter.measure_decode(experiment.workloads[cell.workload].paths)
-
-    workloads = tuple(Cell(workload) for workload in experiment.workloads)
-    experiment.add_limit(DECODE, workloads, measure(take_decode))
-    experiment.add_limit(FORWARD, (START,), measure(lambda _: meter.measure_forward()))
+        Comparison(choices, run, meter, observer, save, folder).take_rounds()
+    return run
 
 
 def describe_rate(rate: Rate, meter: LimitMeter) -> Figures:

@@ -150,7 +150,6 @@ LATENCIES = tuple(
 )
 SPEED_COLUMNS = (
     *(RATE, range_column("rate"), ratio_column("rate")),
-    figure_column("goodput"),
     figure_column("decode_percent", decimals=0),
     figure_column("answer_difference", "diff", decimals=4),
     FAILED,

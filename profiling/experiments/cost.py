@@ -9,13 +9,11 @@ constants below.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from offpath.archive.bounded_yaml import load_yaml
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 
 HOURS_PER_MONTH = 730.0
@@ -42,7 +40,7 @@ class Prices:
 
     Attributes:
         instances: type -> dollars per hour.
-        gpus: type -> its GPU; None where the file does not list GPUs.
+        gpus: type -> its GPU, for the types that have one.
         put_per_1000: dollars for 1,000 put requests.
         storage_per_gb_month: dollars for a GB (2^30 bytes, as S3 bills) kept for a month.
     """
@@ -51,9 +49,9 @@ class Prices:
     region: str
     sources: dict[str, str]
     instances: dict[str, float]
+    gpus: dict[str, str]
     put_per_1000: float
     storage_per_gb_month: float
-    gpus: dict[str, str] | None = None
 
     def hourly(self, instance: str) -> float:
         """Returns dollars per hour; raises WrongOption for a type that the file lacks."""
@@ -69,7 +67,7 @@ class Prices:
 
     def find_mixture(self, on_gpu: bool, instance: str | None) -> str | None:
         """Explains why rates with or without a GPU do not hold for an instance; None if they do."""
-        if self.gpus is None or instance is None:
+        if instance is None:
             return None
         gpu = self.gpus.get(instance)
         if on_gpu == (gpu is not None):
@@ -79,37 +77,10 @@ class Prices:
         return f"the rates were measured {measured}, {instance} {has}: its own rates are unknown"
 
 
-def load_prices(path: Path = PRICES_FILE) -> Prices:
-    """Reads a price file; raises WrongOption where it, a key or a price is missing or wrong."""
-    try:
-        content = load_yaml(path.read_bytes(), str(path))
-        gpus = content.get("gpus")
-        return Prices(
-            as_of=str(content["as_of"]),
-            region=str(content["region"]),
-            sources={str(k): str(v) for k, v in content["sources"].items()},
-            instances=read_amounts(content["instances"]),
-            put_per_1000=read_amounts(content["s3"])["put_per_1000"],
-            storage_per_gb_month=read_amounts(content["s3"])["storage_per_gb_month"],
-            gpus=None if gpus is None else {str(k): str(v) for k, v in gpus.items()},
-        )
-    except KeyError as error:
-        raise WrongOption(
-            f"prices {str(path)!r} lack {error}: expected the keys of {PRICES_FILE}"
-        ) from error
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise WrongOption(
-            f"cannot read {str(path)!r} as prices ({error}): expected the keys of {PRICES_FILE}"
-        ) from error
-
-
-def read_amounts(section: Mapping[str, Any]) -> dict[str, float]:
-    """Returns names and dollars; raises ValueError for anything but numbers from 0."""
-    for name, value in section.items():
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or value < 0:
-            raise ValueError(f"{name} is {value!r}, not a price from 0")
-    return {str(name): float(value) for name, value in section.items()}
+def load_prices() -> Prices:
+    content = load_yaml(PRICES_FILE.read_bytes(), PRICES_FILE.name)
+    s3 = content.pop("s3")
+    return Prices(**content, **s3)
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.profiling.experiments.cost import Demand, Prices, ServerCost, cost_server
 from offpath.profiling.report.document import Document, Section, format_table, join_blocks
 
@@ -66,32 +65,13 @@ class Month:
     demand: Demand
     prices: Prices
 
-    def conclude(self) -> list[str]:
-        lines = [describe_idle(cost, self.demand) for cost in self.costs if cost.paid > cost.needed]
-        if len(self.costs) > 1 and all(cost.needed == 1 for cost in self.costs):
-            lines.append(
-                f"at {self.demand.peak_per_s:g} requests per second every server needs a single"
-                " instance: a faster server does not lower this bill, a smaller instance might"
-            )
-        return lines
-
-
-def describe_idle(cost: ServerCost, demand: Demand) -> str:
-    few = "a single instance is" if cost.needed == 1 else f"{cost.needed} instances are"
-    idle_usd = (cost.paid - cost.needed) * cost.compute_usd / cost.paid
-    return (
-        f"{cost.name}: {few} enough for {60 * demand.peak_per_s:g} requests per minute"
-        f" ({demand.peak_per_s:g} per second; one instance answers {cost.rate_per_s:g}); of the"
-        f" {cost.paid} on the bill the others are a spare for ${idle_usd:,.0f} per month"
-    )
-
 
 def document_of(month: Month, warnings: Sequence[str] = ()) -> Document:
     return Document(TITLE, show_month(month), warnings=warnings)
 
 
 def show_month(month: Month) -> list[Section]:
-    """Shows instances, dollars and conclusions; the tables fit 80 columns."""
+    """Shows instances and dollars; the tables fit 80 columns."""
     demand = month.demand
     instances = [
         [
@@ -124,7 +104,6 @@ def show_month(month: Month) -> list[Section]:
                 title=f"peak {demand.peak_per_s:g} requests per second, head-room"
                 f" {100 * demand.head_room:.0f} %",
             ),
-            note="\n".join(month.conclude()),
         ),
         Section(
             "With the prediction log",
@@ -137,24 +116,6 @@ def show_month(month: Month) -> list[Section]:
             note=month.prices.describe(),
         ),
     ]
-
-
-def as_json(month: Month, warnings: Sequence[str] = ()) -> dict[str, Any]:
-    return {
-        "demand": asdict(month.demand) | {"predictions": month.demand.predictions},
-        "servers": [
-            asdict(cost)
-            | {
-                "total_each_usd": cost.total_usd(cost.log_each),
-                "total_batched_usd": cost.total_usd(cost.log_batched),
-                "per_million_each_usd": cost.per_million_usd(cost.log_each),
-                "per_million_batched_usd": cost.per_million_usd(cost.log_batched),
-            }
-            for cost in month.costs
-        ],
-        "conclusions": month.conclude(),
-        "warnings": list(warnings),
-    }
 
 
 # The published bill ($803 per month on TorchServe, $384 on Triton), computed from its inputs. We
@@ -226,13 +187,3 @@ def published_document(prices: Prices) -> Document:
         format_table(["", "computed", "published"], computed, title="$ per month"),
     )
     return Document(TITLE, [Section(f"The published bill ({SOURCE})", bill), *show_month(month)])
-
-
-def published_json(prices: Prices) -> dict[str, Any]:
-    month = cost_published(prices)
-    return as_json(month) | {
-        "source": SOURCE,
-        "inputs": [list(one) for one in list_inputs(month)],
-        "computed_usd": total_published(month),
-        "published_usd": {name: usd for name, (_, _, usd) in PUBLISHED.items()},
-    }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.profiling.core.run import Run
 from offpath.profiling.report.document import Document
 

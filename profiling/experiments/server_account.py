@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.stages import Stage
 from offpath.profiling.core.doubts import find_doubts
 from offpath.profiling.core.figures import format_figure
@@ -55,10 +55,6 @@ COUNTED = {
     f"{LATENCY}.mean": "mean ms",
     **{f"{LATENCY}.p{percent}": f"p{percent} ms" for percent in (50, 95, 99)},
     "mean_batch_size": "mean batch size",
-    "cpu_ms.frontend": "CPU ms per request, Java",
-    "cpu_ms.workers": "CPU ms per request, workers",
-    "cpu_ms.generator": "CPU ms per request, load generator",
-    "other_cores": "cores busy with something else",
     "gpu_percent": "GPU, % busy",
     "gpu_mb": "GPU memory, MB",
 }
@@ -181,8 +177,6 @@ def list_counts(server: Profiled) -> Iterator[tuple[str, str]]:
     for metric, title in COUNTED.items():
         if (value := server.value(metric)) is not None:
             yield title, format_figure(value)
-    for key, value in server.summary.run.details["in_force"].items():
-        yield f"in force: {key}", str(value)
 
 
 def document_of(run: Run, baseline: str | None = None) -> Document:

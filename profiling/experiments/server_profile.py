@@ -1,11 +1,9 @@
-"""One profile of a server: builds and starts it or attaches to it, loads it, makes the account."""
+"""One profile of a running server: loads it and makes the account of its clients' latency."""
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,29 +11,22 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from offpath.handler.errors import ExpectedError
-from offpath.handler.prediction_log.log_settings import OFF, URI_VARIABLE
-from offpath.handler.process.host_limits import count_cores
-from offpath.profiling.core.experiment import Observer
+from offpath.archive.photographs import SAMPLE
+from offpath.errors import ExpectedError
+from offpath.profiling.core.observer import Observer
 from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.core.workplace import work_folder
 from offpath.profiling.experiments.server_account import (
     find_account_doubts,
     make_account,
     read_counters,
 )
 from offpath.profiling.load.generators import find_generator
-from offpath.profiling.load.plan import Load
+from offpath.profiling.load.parameters import Load
 from offpath.profiling.load.prometheus import Snapshot, read_metrics
-from offpath.profiling.load.window import Groups, RunningServer, WindowWatcher, measure_load
+from offpath.profiling.load.window import Groups, WindowWatcher, measure_load
 from offpath.profiling.load.workload import Workload, load_workload
-from offpath.profiling.profilers.handlers import OFFPATH, build_handler, check_archive
-from offpath.profiling.profilers.profile_experiment import DEFAULT_MODEL
 from offpath.profiling.profilers.profile_report import ACCOUNT
-from offpath.profiling.servers.archives import NAME
-from offpath.profiling.servers.torchserve import ARCHIVE, TorchServeAdapter
 from offpath.serving.client import IMAGE_CONTENT_TYPE
-from offpath.serving.torchserve.session import PHOTOGRAPH
 
 EXPERIMENT = "profile-server"
 # Java compiles its hot code meanwhile.
@@ -44,7 +35,8 @@ WARM_UP_S = 15.0
 SNAPSHOT_EVERY_S = 1.0
 METRICS_PORT = 8082
 TIMEOUT_S = 120.0
-# Figures of a window that cannot be measured for a server that somebody else runs.
+# Figures of a window that cannot be measured for a server whose processes are not known: its CPU
+# time would count as that of other processes.
 NOT_OURS = ("cpu_s.", "other_cores")
 
 
@@ -53,23 +45,16 @@ class ServerChoices:
     """The choices for a profile of a server.
 
     Attributes:
-        url: address of a model's predictions on a running server; None starts one.
+        url: address of a model's predictions on a running server.
         metrics_url: None for METRICS_PORT of the same host.
-        mar: an archive to serve; None builds ours with `model`.
     """
 
     clients: int
     duration_s: float
     images: str
     command: str
-    url: str | None = None
+    url: str
     metrics_url: str | None = None
-    mar: Path | None = None
-    model: str | None = None
-
-    @property
-    def name(self) -> str:
-        return self.url or (self.mar.stem if self.mar else OFFPATH)
 
     @property
     def load(self) -> Load:
@@ -84,17 +69,9 @@ class ServerChoices:
             "generator": self.load.generator,
         }
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        if self.url is not None:
-            return {"url": self.url}
-        if self.mar is not None:
-            return {"archive": self.mar.name}
-        return {"model": self.model or DEFAULT_MODEL, "threads": 1}
-
 
 class AttachedServer:
-    """A `RunningServer` that somebody else runs: its processes and its log are not known."""
+    """A `RunningServer` whose processes and log are not known."""
 
     def __init__(self, predict_url: str) -> None:
         self.predict_url = predict_url
@@ -111,16 +88,11 @@ class AttachedServer:
 
 @dataclass(frozen=True)
 class Target:
-    """A model to load, and where it is counted.
+    """A model to load, and where it is counted."""
 
-    Attributes:
-        in_force: batch_size, max_batch_delay_ms, workers; empty for a server that is not ours.
-    """
-
-    running: RunningServer
+    running: AttachedServer
     model: str
     metrics_url: str
-    in_force: Mapping[str, Any] = field(default_factory=dict)
 
 
 def run_server_profile(
@@ -129,70 +101,23 @@ def run_server_profile(
     """Profiles a server; calls `save` with the account.
 
     Raises:
-        ExpectedError: the choices are wrong, or the server cannot be reached, does not start, does
-            not answer, dies or has no metrics.
+        ExpectedError: the choices are wrong, or the server cannot be reached, does not answer, dies
+            or has no metrics.
     """
-    if choices.mar is not None:
-        check_archive(choices.mar)
-    if choices.url is not None:
-        # Before images are made, which takes half a minute the first time.
-        check_answers(attach(choices.url, choices.metrics_url))
+    target = attach(choices.url, choices.metrics_url)
+    # Before images are made, which takes half a minute the first time.
+    check_replies(target)
     workload = load_workload(choices.images, progress=observer.on_step)
     run = Run(
         EXPERIMENT,
         choices.command,
         choices.settings,
-        variants={choices.name: choices.facts},
+        variants={choices.url: {}},
         workloads={workload.name: workload.facts},
     )
-    failed = False
-    # Kept after an error, whose message names logs in it.
-    with work_folder(lambda: failed) as folder:
-        try:
-            with open_target(choices, folder, observer) as target:
-                check_answers(target)
-                add_account(run, choices, target, workload, observer)
-                save(run)
-        except ExpectedError:
-            failed = True
-            raise
+    add_account(run, choices, target, workload, observer)
+    save(run)
     return run
-
-
-@contextlib.contextmanager
-def open_target(choices: ServerChoices, folder: Path, observer: Observer) -> Iterator[Target]:
-    """Yields the server to load. A server of our own is stopped at the end.
-
-    Raises:
-        ExpectedError: it does not start, or the model does not load; with lines of the log.
-    """
-    if choices.url is not None:
-        yield attach(choices.url, choices.metrics_url)
-        return
-    adapter = make_adapter(choices)
-    observer.on_step(f"{choices.name}: build")
-    adapter.prepare(folder / "store")
-    observer.on_step(f"{choices.name}: start")
-    with adapter.running() as running:
-        with running.server.management() as management:
-            status = management.describe(NAME)[0]
-        in_force = {
-            "batch_size": status.batch_size,
-            "max_batch_delay_ms": status.max_batch_delay_ms,
-            "workers": status.ready_workers,
-        }
-        yield Target(running, NAME, f"{running.server.metrics_url}/metrics", in_force)
-
-
-def make_adapter(choices: ServerChoices) -> TorchServeAdapter:
-    """Returns a server on our config.properties, without a prediction log of artificial load."""
-
-    def build(store: Path, _: object) -> Path:
-        if choices.mar is not None:
-            return shutil.copyfile(choices.mar, store / ARCHIVE)
-        return build_handler(OFFPATH, choices.model or DEFAULT_MODEL, store, count_cores())
-
-    return TorchServeAdapter(choices.name, build, env={URI_VARIABLE: OFF})
 
 
 def attach(url: str, metrics_url: str | None) -> Target:
@@ -205,21 +130,20 @@ def attach(url: str, metrics_url: str | None) -> Target:
     return Target(AttachedServer(url), path.split("/")[0], metrics_url)
 
 
-def check_answers(target: Target) -> None:
+def check_replies(target: Target) -> None:
     """Raises ExpectedError unless the model answers an image with 200."""
-    url, image = target.running.predict_url, PHOTOGRAPH.read_bytes()
+    url, image = target.running.predict_url, SAMPLE.read_bytes()
     headers = {"Content-Type": IMAGE_CONTENT_TYPE}
     try:
         reply = httpx.post(url, content=image, headers=headers, timeout=TIMEOUT_S, trust_env=False)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ExpectedError(
-            f"no server at {url!r}: {error}; start one with `offpath serve`, or give no address:"
-            " then a server is started for the profile"
+            f"no server at {url!r}: {error}; start one with `offpath serve`"
         ) from error
     if reply.status_code != 200:
         raise ExpectedError(
             f"the model {target.model!r} answered {reply.status_code} to an image:"
-            f" {reply.text.strip()[:300]}; the server's log is {target.running.log_path()}"
+            f" {reply.text.strip()[:300]}; the server's log says more"
         )
 
 
@@ -254,14 +178,12 @@ def add_account(
     Raises:
         ExpectedError: no reply was good, or the counters cannot be used.
     """
-    name, load = choices.name, choices.load
+    name, load = choices.url, choices.load
     observer.on_step(f"{name}: warm-up and {choices.duration_s:g} s of load")
-    plan = load.plan(target.running.predict_url, workload.paths, choices.clients)
+    window = load.for_window(target.running.predict_url, workload.paths, choices.clients)
     watcher = SnapshotWatcher(name, target, observer)
-    figures = measure_load(watcher, plan, find_generator(load.generator))
-    if not target.running.groups():
-        # The CPU time of somebody else's server would count as that of other processes.
-        figures = {n: v for n, v in figures.items() if not n.startswith(NOT_OURS)}
+    figures = measure_load(watcher, window, find_generator(load.generator))
+    figures = {n: v for n, v in figures.items() if not n.startswith(NOT_OURS)}
     if len(watcher.snapshots) < 2:
         raise ExpectedError(
             f"the window of {choices.duration_s:g} s was too short for two readings of the"
@@ -278,5 +200,5 @@ def add_account(
     if counters.batches:
         parts["mean_batch_size"] = counters.items / counters.batches
     run.add(0, name, Cell(workload.name, choices.clients), {**figures, **parts})
-    run.details = {"counters": asdict(counters), "in_force": dict(target.in_force)}
+    run.details = {"counters": asdict(counters)}
     run.warnings += find_account_doubts(counters, account, mean_ms, choices.clients)

@@ -10,29 +10,25 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from offpath.archive.model_config import SERVER_SETTINGS
-from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
+from offpath.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.handler.process.host_limits import count_cores
-from offpath.profiling.core.experiment import Observer
+from offpath.handler.serving_settings import RANGES
+from offpath.profiling.core.observer import Observer
 from offpath.profiling.core.run import Cell, Failure, Figures, Run
 from offpath.profiling.core.workplace import work_folder
 from offpath.profiling.experiments.tune_report import (
     MIN_REPLIES,
     Outcome,
     choose_finalists,
-    describe,
-    is_hopeless,
-    rank,
     read_trials,
 )
 from offpath.profiling.load.generators import find_generator
-from offpath.profiling.load.plan import Load
+from offpath.profiling.load.parameters import Load
 from offpath.profiling.load.window import WindowWatcher, measure_load
 from offpath.profiling.load.workload import Workload, check_workload, load_workload
 from offpath.profiling.servers.registering import (
@@ -59,9 +55,9 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 MAX_BATCH_DELAYS_MS = (1, 2, 5, 10, 20)
 # Field of a setting -> limits of TorchServe and of handler/config.py.
 LIMITS = {
-    "batch_size": SERVER_SETTINGS["batchSize"],
-    "max_batch_delay_ms": SERVER_SETTINGS["maxBatchDelay"],
-    "workers": SERVER_SETTINGS["maxWorkers"],
+    "batch_size": RANGES["batch_size"],
+    "max_batch_delay_ms": RANGES["max_batch_delay_ms"],
+    "workers": RANGES["max_workers"],
     "threads": (0, 256),
 }
 # Random settings before Optuna's model of the results is of use.
@@ -168,7 +164,6 @@ class Proposals:
         )
         self.study = self._optuna.create_study(direction="maximize", sampler=sampler)
         self._left = [Setting(*values) for values in itertools.product(*space.values())]
-        self._random = random.Random(seed)
         self._trials: dict[Setting, Any] = {}
         self._enqueue(preset)
 
@@ -184,7 +179,7 @@ class Proposals:
                 self._trials[setting] = trial
                 return setting
             self.study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
-        self._enqueue(self._random.choice(self._left))
+        self._enqueue(self._left[0])
         return self.ask()
 
     def tell(self, outcome: Outcome) -> None:
@@ -230,24 +225,14 @@ class Search:
         self._load(running, 0.0, SETTLE_S)
 
     def try_settings(self, proposals: Proposals) -> None:
-        """Measures candidates, the preset first, until there are as many as asked for.
-
-        The search ends early where the whole space was measured, or where several candidates are
-        all far beyond the bound.
-        """
+        """Measures candidates, the preset first: as many as asked for, or the whole space."""
         trials = self.choices.trials
         for number in range(trials):
-            outcomes = read_trials(self.run).values()
             self.observer.on_progress(number, trials)
-            if is_hopeless(outcomes, self.choices.p95_ms):
-                self.observer.on_step("the search ends early: no candidate is near the bound")
-                return
             setting = proposals.ask()
             if setting is None:
                 return
-            best = describe_best(outcomes, self.choices.p95_ms)
-            # The candidate comes last, because its own rate is shown behind this text.
-            self.observer.on_step(f"{number + 1}/{trials}{best}; now {setting}")
+            self.observer.on_step(f"{number + 1}/{trials}: {setting}")
             self._measure(setting, range(REPEATS), LOAD.seconds or 0.0)
             proposals.tell(read_trials(self.run)[setting])
 
@@ -288,7 +273,7 @@ class Search:
             self.save(self.run)
 
     def _load(self, running: RunningTorchServe, warm_up_s: float, seconds: float) -> Figures:
-        plan = LOAD.plan(
+        window = LOAD.for_window(
             running.predict_url,
             self.workload.paths,
             self.choices.clients,
@@ -296,7 +281,7 @@ class Search:
             seconds=seconds,
         )
         watcher = WindowWatcher(NAME, running, self.observer)
-        return measure_load(watcher, plan, find_generator(LOAD.generator))
+        return measure_load(watcher, window, find_generator(LOAD.generator))
 
 
 def run_tune(choices: TuneChoices, observer: Observer, save: Callable[[Run], None]) -> Run:
@@ -341,9 +326,3 @@ def run_tune(choices: TuneChoices, observer: Observer, save: Callable[[Run], Non
 
 def hash_file(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
-def describe_best(outcomes: Iterable[Outcome], p95_ms: float) -> str:
-    """Describes the best outcome within the bound; empty where there is none yet."""
-    best = rank([one for one in outcomes if one.is_within(p95_ms)], p95_ms)[:1]
-    return "".join(f"; best so far {describe(one)}" for one in best)

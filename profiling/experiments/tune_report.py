@@ -23,9 +23,6 @@ MIN_REPLIES = 60
 LEAST_GAIN = 1.02
 # One of two equal settings wins a single round.
 LEAST_ROUNDS = 2
-# After this many candidates, all beyond this factor times the bound, none will be within it.
-HOPELESS_TRIALS = 6
-HOPELESS_FACTOR = 2.0
 # The best p95 of a search varies by about a quarter.
 BOUND_FACTOR = 1.25
 # Candidates in the chart.
@@ -139,11 +136,6 @@ def choose_finalists(
         return []
     others = [one.setting for one in within if one.setting != reference]
     return [reference, *others[:1]]
-
-
-def is_hopeless(outcomes: Collection[Outcome], p95_ms: float) -> bool:
-    answered = [one.p95_ms for one in outcomes if one.is_answered]
-    return len(answered) >= HOPELESS_TRIALS and min(answered) > HOPELESS_FACTOR * p95_ms
 
 
 def describe(one: Outcome) -> str:

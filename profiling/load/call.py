@@ -6,12 +6,9 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-# The file itself, or a uint8 [height, width, 3] npy that a thin client made of it.
-JPEG, NPY = "jpeg", "npy"
-
 
 def read_labels(reply: bytes) -> dict[str, float]:
-    """Reads TorchServe's answer, label -> probability; raises ValueError on anything else."""
+    """Reads TorchServe's reply, label -> probability; raises ValueError on anything else."""
     content = json.loads(reply)
     if not isinstance(content, dict):
         raise ValueError("expected a JSON object of labels and probabilities")
@@ -23,15 +20,12 @@ class Call:
     """The form of a request; the default is TorchServe's.
 
     Attributes:
-        content: JPEG or NPY. The npy files are made before the run, because the server does not pay
-            for what a thin client computes on its own machine.
         headers: further request headers; a `Content-Type` here wins.
-        wrap: turns the content into the body (an envelope around it), also before the run.
+        wrap: turns the photograph into the body (an envelope around it), before the run.
         read_reply: reads the body of a 200 as label -> probability, with at least the best label;
             raises ValueError, KeyError or TypeError on anything else.
     """
 
-    content: str = JPEG
     headers: Mapping[str, str] = field(default_factory=dict)
     wrap: Callable[[bytes], bytes] | None = None
     read_reply: Callable[[bytes], dict[str, float]] = read_labels
@@ -39,7 +33,6 @@ class Call:
     @property
     def all_headers(self) -> dict[str, str]:
         # Imported here: programs of servers under test import this module and must stay small.
-        from offpath.serving.client import IMAGE_CONTENT_TYPE, NPY_CONTENT_TYPE
+        from offpath.serving.client import IMAGE_CONTENT_TYPE
 
-        content_types = {JPEG: IMAGE_CONTENT_TYPE, NPY: NPY_CONTENT_TYPE}
-        return {"Content-Type": content_types[self.content], **self.headers}
+        return {"Content-Type": IMAGE_CONTENT_TYPE, **self.headers}

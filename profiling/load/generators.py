@@ -1,6 +1,6 @@
 """The programs that send load: Locust, which is always there, and wrk, which needs less CPU.
 
-Locust's FastHttpUser runs in a process of its own (`locust_child.py`): the plan goes to its stdin
+Locust's FastHttpUser runs in a process of its own (`locust_child.py`): the load goes to its stdin
 as JSON, events come from its stdout, and its CPU is measured apart.
 
 wrk (`apt install wrk`): the raw latencies are its own histogram, 1 us wide. wrk has no warm-up of
@@ -28,15 +28,15 @@ from typing import Any
 import httpx
 import psutil
 
-from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
+from offpath.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.profiling.core.workplace import child_environment
-from offpath.profiling.load.plan import (
+from offpath.profiling.load.parameters import (
     NO_REPLY,
     Generator,
     Load,
-    LoadPlan,
     LoadSample,
     Watcher,
+    WindowLoad,
 )
 
 CHILD = "offpath.profiling.load.locust_child"
@@ -82,8 +82,8 @@ class LocustGenerator:
         if importlib.util.find_spec("locust") is None:
             raise MissingPackage("locust", "bench")
 
-    def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
-        self.check(plan)
+    def run(self, load: WindowLoad, watcher: Watcher) -> LoadSample:
+        self.check(load)
         child = subprocess.Popen(
             [sys.executable, "-m", CHILD],
             stdin=subprocess.PIPE,
@@ -94,16 +94,16 @@ class LocustGenerator:
             env=child_environment() | {"PYTHONPATH": ":".join(filter(None, sys.path))},
         )
         try:
-            return follow(child, plan, watcher)
+            return follow(child, load, watcher)
         finally:
             child.kill()
             child.wait()
 
 
-def follow(child: subprocess.Popen[str], plan: LoadPlan, watcher: Watcher) -> LoadSample:
+def follow(child: subprocess.Popen[str], load: WindowLoad, watcher: Watcher) -> LoadSample:
     if child.stdin is None or child.stdout is None or child.stderr is None:
         raise RuntimeError("the load generator was started without pipes")
-    content = dataclasses.asdict(plan) | {"paths": [str(path) for path in plan.paths]}
+    content = dataclasses.asdict(load) | {"paths": [str(path) for path in load.paths]}
     child.stdin.write(json.dumps(content))
     child.stdin.close()
     for line in child.stdout:
@@ -134,52 +134,52 @@ class WrkGenerator:
                 "wrk has only the closed loop: leave out --rate, or use --generator locust"
             )
 
-    def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
-        self.check(plan)
+    def run(self, load: WindowLoad, watcher: Watcher) -> LoadSample:
+        self.check(load)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            write_script(plan, folder)
-            if plan.warm_up_s >= 1:
-                run_wrk(plan, folder, plan.warm_up_s, None)
-                wait_until_drained(plan)
-            seconds = plan.seconds
+            write_script(load, folder)
+            if load.warm_up_s >= 1:
+                run_wrk(load, folder, load.warm_up_s, None)
+                wait_until_drained(load)
+            seconds = load.seconds
             while True:
                 watcher.on_window()
-                sample = run_wrk(plan, folder, seconds, watcher)
+                sample = run_wrk(load, folder, seconds, watcher)
                 replies = sum(sample.statuses.values())
-                if replies >= plan.min_replies or seconds >= plan.longest_s:
+                if replies >= load.min_replies or seconds >= load.longest_s:
                     return sample
                 # wrk cannot continue a window: measure a longer one, with some reserve.
-                needed_s = 1.2 * seconds * plan.min_replies / max(replies, 1)
-                seconds = min(plan.longest_s, needed_s)
-                wait_until_drained(plan)
+                needed_s = 1.2 * seconds * load.min_replies / max(replies, 1)
+                seconds = min(load.longest_s, needed_s)
+                wait_until_drained(load)
 
 
-def wait_until_drained(plan: LoadPlan) -> None:
-    """Sends one request and waits for its answer.
+def wait_until_drained(load: WindowLoad) -> None:
+    """Sends one request and waits for its reply.
 
     wrk leaves its last requests behind, one per client, and the server still works on them, so the
     next run would wait for them. A request that comes later is answered after them.
     """
     with contextlib.suppress(httpx.HTTPError):  # the watcher notices a server that died
         httpx.post(
-            plan.url,
-            content=plan.paths[0].read_bytes(),
-            headers=dict(plan.headers),
-            timeout=plan.timeout_s,
+            load.url,
+            content=load.paths[0].read_bytes(),
+            headers=dict(load.headers),
+            timeout=load.timeout_s,
             trust_env=False,
             verify=False,
         )
 
 
-def write_script(plan: LoadPlan, folder: Path) -> None:
-    paths = [str(path.resolve()) for path in plan.paths]
+def write_script(load: WindowLoad, folder: Path) -> None:
+    paths = [str(path.resolve()) for path in load.paths]
     random.Random(0).shuffle(paths)
     (folder / "list.txt").write_text("\n".join(paths) + "\n")
     script = SCRIPT % {
         "list": folder / "list.txt",
         "out": folder / "out.json",
-        "headers": format_headers(plan.headers),
+        "headers": format_headers(load.headers),
     }
     (folder / "load.lua").write_text(script)
 
@@ -189,11 +189,11 @@ def format_headers(headers: Mapping[str, str]) -> str:
     return ", ".join(f"[{json.dumps(key)}] = {json.dumps(value)}" for key, value in headers.items())
 
 
-def run_wrk(plan: LoadPlan, folder: Path, seconds: float, watcher: Watcher | None) -> LoadSample:
+def run_wrk(load: WindowLoad, folder: Path, seconds: float, watcher: Watcher | None) -> LoadSample:
     command = [
-        *("wrk", "-t1", f"-c{plan.clients}", f"-d{round(seconds)}s"),
-        *("--timeout", f"{round(plan.timeout_s)}s", "-s", str(folder / "load.lua")),
-        plan.url,
+        *("wrk", "-t1", f"-c{load.clients}", f"-d{round(seconds)}s"),
+        *("--timeout", f"{round(load.timeout_s)}s", "-s", str(folder / "load.lua")),
+        load.url,
     ]
     cpu_s = run_child(command, watcher)
     return read_sample(folder / "out.json", cpu_s)

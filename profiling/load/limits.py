@@ -16,7 +16,7 @@ from itertools import cycle
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.process.guard import follow_parent
 
 DECODE, FORWARD = "decode", "forward"

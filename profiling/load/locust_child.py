@@ -1,6 +1,6 @@
 """Locust's FastHttpUser in a process of its own; `generators.py` is the other end.
 
-It reads a plan (JSON) from stdin and writes events (JSON lines) to stdout. It needs its own process
+It reads a load (JSON) from stdin and writes events (JSON lines) to stdout. It needs its own process
 because gevent patches the standard library, and because its CPU is measured apart. Measured: 0.6 ms
 of CPU per request of 1.2 MB (the kernel's copies are 0.35 ms of it), 0.2 ms per request of 55 kB.
 """
@@ -105,17 +105,17 @@ class Recorder:
             self.latencies_ms.append(round(response_time, 3))
 
 
-def make_user(plan: dict[str, Any], arrivals: Arrivals | None) -> type[FastHttpUser]:
+def make_user(load: dict[str, Any], arrivals: Arrivals | None) -> type[FastHttpUser]:
     """Returns the user class; all clients post the photographs in turn from one sequence."""
-    bodies = [Path(path).read_bytes() for path in plan["paths"]]
+    bodies = [Path(path).read_bytes() for path in load["paths"]]
     random.Random(0).shuffle(bodies)
     sequence = itertools.cycle(bodies)
-    url = urlsplit(plan["url"])
-    headers = plan["headers"]
+    url = urlsplit(load["url"])
+    headers = load["headers"]
 
     class Client(FastHttpUser):  # type: ignore[misc]
         host = f"{url.scheme}://{url.netloc}"
-        network_timeout = connection_timeout = plan["timeout_s"]
+        network_timeout = connection_timeout = load["timeout_s"]
         # A retry would hide a failure.
         max_retries = 0
 
@@ -136,12 +136,12 @@ def emit(**event: Any) -> None:
     sys.stdout.flush()
 
 
-def watch(recorder: Recorder, arrivals: Arrivals | None, plan: dict[str, Any]) -> float:
+def watch(recorder: Recorder, arrivals: Arrivals | None, load: dict[str, Any]) -> float:
     """Waits until the window is over, and reports the replies meanwhile; returns its seconds.
 
     In open loop it is over when each request that was due in it is answered.
     """
-    seconds, start_s = plan["seconds"], time.perf_counter()
+    seconds, start_s = load["seconds"], time.perf_counter()
     next_s, is_over = start_s + PROGRESS_S, False
     if arrivals is None:
         recorder.is_open = True
@@ -157,7 +157,7 @@ def watch(recorder: Recorder, arrivals: Arrivals | None, plan: dict[str, Any]) -
             is_answered = arrivals.is_over and replies >= arrivals.counted
             is_over = is_answered or elapsed_s >= seconds + DRAIN_S
         elif elapsed_s >= seconds:
-            is_over = replies >= plan["min_replies"] or elapsed_s >= plan["longest_s"]
+            is_over = replies >= load["min_replies"] or elapsed_s >= load["longest_s"]
         if not is_over:
             # In closed loop, wakes up at the window's end.
             left_s = seconds - elapsed_s
@@ -173,19 +173,19 @@ def watch(recorder: Recorder, arrivals: Arrivals | None, plan: dict[str, Any]) -
 
 
 def main() -> None:
-    plan = json.load(sys.stdin)
-    arrivals = None if plan["rate"] is None else Arrivals(plan["rate"])
+    load = json.load(sys.stdin)
+    arrivals = None if load["rate"] is None else Arrivals(load["rate"])
     recorder = Recorder()
-    environment = Environment(user_classes=[make_user(plan, arrivals)])
+    environment = Environment(user_classes=[make_user(load, arrivals)])
     environment.events.request.add_listener(recorder.on_request)
     runner = environment.create_local_runner()
-    runner.start(plan["clients"], spawn_rate=1000)
+    runner.start(load["clients"], spawn_rate=1000)
     if arrivals is not None:
         gevent.spawn(arrivals.run)
-    gevent.sleep(plan["warm_up_s"])
+    gevent.sleep(load["warm_up_s"])
     emit(event="window")
     cpu = time.process_time()
-    elapsed_s = watch(recorder, arrivals, plan)
+    elapsed_s = watch(recorder, arrivals, load)
     emit(
         event="result",
         elapsed_s=elapsed_s,

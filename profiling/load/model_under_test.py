@@ -21,8 +21,8 @@ from offpath.archive.labels import check_label_count, read_labels
 from offpath.archive.mar_file import MarFile, read_mar, unpack_mar
 from offpath.archive.model_probe import count_classes
 from offpath.archive.sources.model_source import ModelSource, load_model_source
+from offpath.errors import WrongOption
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
-from offpath.handler.errors import WrongOption
 from offpath.handler.image.geometry import both_sides
 from offpath.handler.model.outputs import activate, keep_one_output
 from offpath.profiling.core.workplace import cache_folder
@@ -55,12 +55,12 @@ class ModelUnderTest:
     @property
     def labels(self) -> list[str]:
         if self.source.labels is None:
-            raise WrongOption(f"model {self.name!r} has no labels: answers cannot be compared")
+            raise WrongOption(f"model {self.name!r} has no labels: replies cannot be compared")
         return self.source.labels
 
     @property
     def top_k(self) -> int:
-        """The number of classes in an answer: five as in the stock handler, or fewer."""
+        """The number of classes in a reply: five as in the stock handler, or fewer."""
         return min(self.config.top_k, len(self.labels))
 
     @property
@@ -101,7 +101,7 @@ class ModelUnderTest:
         torch.save(dict(self.source.weights or {}), path)
 
 
-def read_picture(photograph: bytes) -> Image.Image:
+def read_image(photograph: bytes) -> Image.Image:
     return Image.open(io.BytesIO(photograph)).convert("RGB")
 
 
@@ -127,22 +127,22 @@ def is_archive(reference: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A reference answer: the best label, its probability and its lead over the second."""
+class ExpectedReply:
+    """The reference's best label, its probability and its lead over the second."""
 
     label: str
     probability: float
     lead: float
 
 
-def classify_reference(model: ModelUnderTest, photograph: bytes) -> Answer:
+def classify_reference(model: ModelUnderTest, photograph: bytes) -> ExpectedReply:
     """Classifies with Pillow, torchvision's transforms and fp32, as the stock handler does."""
-    picture = model.make_transforms()(read_picture(photograph))
+    image = model.make_transforms()(read_image(photograph))
     with torch.inference_mode():
-        outputs = model.source.module.eval()(picture[None])
+        outputs = model.source.module.eval()(image[None])
     probabilities = activate(outputs, model.config.activation)[0]
     best, classes = torch.topk(probabilities, 2)
-    return Answer(model.labels[int(classes[0])], float(best[0]), float(best[0] / best[1]))
+    return ExpectedReply(model.labels[int(classes[0])], float(best[0]), float(best[0] / best[1]))
 
 
 def identify_archive(path: Path) -> str:
@@ -190,7 +190,7 @@ def extract_model(archive: MarFile) -> tuple[Path, Path, Path]:
         )
     if LABELS not in archive.names:
         raise WrongOption(
-            f"{path.name} has no {LABELS}: answers are compared by label; build it with `offpath"
+            f"{path.name} has no {LABELS}: replies are compared by label; build it with `offpath"
             " archive --labels FILE`"
         )
     folder = cache_folder() / "models" / identify_archive(path)

@@ -14,7 +14,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 
 TIMEOUT_S = 30.0
 

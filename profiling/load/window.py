@@ -16,10 +16,10 @@ from typing import Protocol
 
 import psutil
 
-from offpath.handler.errors import ExpectedError
-from offpath.profiling.core.experiment import Observer
+from offpath.errors import ExpectedError
 from offpath.profiling.core.gpu import GpuReading, GpuSampler
-from offpath.profiling.load.plan import Generator, LoadPlan, LoadSample
+from offpath.profiling.core.observer import Observer
+from offpath.profiling.load.parameters import Generator, LoadSample, WindowLoad
 
 Groups = Mapping[str, Sequence[int]]
 # The group of processes beside the server (a stand-in for S3): neither its CPU nor noise.
@@ -133,14 +133,14 @@ class WindowWatcher:
 
 
 def measure_load(
-    watcher: WindowWatcher, plan: LoadPlan, generator: Generator
+    watcher: WindowWatcher, load: WindowLoad, generator: Generator
 ) -> dict[str, float | Sequence[float]]:
-    """Runs a plan on a server; returns the figures of its window, named as in `core.run`.
+    """Runs a load on a server; returns the figures of its window, named as in `core.run`.
 
     Raises ExpectedError if the server or the generator died.
     """
     with GpuSampler() as gpu:
-        sample = generator.run(plan, watcher)
+        sample = generator.run(load, watcher)
     cpu_s = watcher.cpu_s(sample)
     watcher.check_running()
     own = {name: pids for name, pids in watcher.running.groups().items() if name != BESIDE}

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -22,12 +21,10 @@ import numpy as np
 from PIL import Image
 
 from offpath.archive.photographs import encode_jpeg, find_sources, make_photograph
-from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.handler.image import SUFFIXES
 from offpath.profiling.core.workplace import cache_folder
-from offpath.profiling.load.call import NPY, Call
-from offpath.serving.client import make_npy
+from offpath.profiling.load.call import Call
 
 MANIFEST = "manifest.json"
 # Raise this when the generator changes, so that older caches are left alone.
@@ -49,8 +46,6 @@ SPECS = {
     "photos-1200k": WorkloadSpec("photos-1200k", (2048, 1365), 1_200_000),
     "photos-55k": WorkloadSpec("photos-55k", (500, 333), 55_000),
 }
-# Other sizes have as many bytes per pixel as photos-55k.
-SIZED = re.compile(r"photos-([1-9][0-9]{1,3})k")
 
 
 @dataclass(frozen=True)
@@ -80,7 +75,7 @@ def load_workload(name: str, progress: Callable[[str], None] = lambda line: None
     Raises:
         WrongOption: the name is unknown, the folder empty or the cache corrupted.
     """
-    spec = find_spec(name)
+    spec = SPECS.get(name)
     if spec is None:
         return load_folder(Path(name))
     folder = cache_folder() / "workloads" / f"{name}-seed0-v{GENERATOR_VERSION}"
@@ -92,26 +87,15 @@ def load_workload(name: str, progress: Callable[[str], None] = lambda line: None
 
 def check_workload(name: str) -> None:
     """Raises what `load_workload` raises for a wrong name or folder; makes nothing."""
-    if find_spec(name) is None:
+    if name not in SPECS:
         load_folder(Path(name))
-
-
-def find_spec(name: str) -> WorkloadSpec | None:
-    sized = SIZED.fullmatch(name)
-    if name in SPECS or sized is None:
-        return SPECS.get(name)
-    usual, mean_bytes = SPECS["photos-55k"], 1000 * int(sized[1])
-    scale = (mean_bytes / usual.mean_bytes) ** 0.5
-    width, height = (round(side * scale) for side in usual.size)
-    return WorkloadSpec(name, (width, height), mean_bytes)
 
 
 def load_folder(folder: Path) -> Workload:
     if not folder.is_dir():
         known = ", ".join(SPECS)
         raise WrongOption(
-            f"no workload {str(folder)!r}: expected one of {known}, photos-NNNk, or a folder of"
-            " photographs"
+            f"no workload {str(folder)!r}: expected one of {known}, or a folder of photographs"
         )
     paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES)
     if not paths:
@@ -120,11 +104,11 @@ def load_folder(folder: Path) -> Workload:
             f" {', '.join(sorted(SUFFIXES))}"
         )
     for path in paths:
-        check_picture(path)
+        check_image(path)
     return describe(str(folder), paths, [checksum(path.read_bytes()) for path in paths])
 
 
-def check_picture(path: Path) -> None:
+def check_image(path: Path) -> None:
     """Refuses a file whose header is no image's, before minutes are spent on the others."""
     try:
         Image.open(path).close()
@@ -174,32 +158,32 @@ def generate(spec: WorkloadSpec, folder: Path) -> None:
 
 def encode_all(spec: WorkloadSpec) -> list[bytes]:
     """Returns the photographs as JPEGs whose mean size is within 1 % of the wanted size."""
-    pictures = render_pictures(spec)
+    images = render_images(spec)
     below, above = QUALITIES[0], QUALITIES[-1]
     while above - below > 1:
         middle = (below + above) // 2
-        size = mean_size([encode_jpeg(picture, middle) for picture in pictures])
+        size = mean_size([encode_jpeg(image, middle) for image in images])
         below, above = (middle, above) if size < spec.mean_bytes else (below, middle)
-    return mix_qualities(pictures, below, above, spec.mean_bytes)
+    return mix_qualities(images, below, above, spec.mean_bytes)
 
 
 def mix_qualities(
-    pictures: Sequence[Image.Image], below: int, above: int, mean_bytes: int
+    images: Sequence[Image.Image], below: int, above: int, mean_bytes: int
 ) -> list[bytes]:
-    """Encodes pictures in the higher quality, in order, until the mean size is reached.
+    """Encodes images in the higher quality, in order, until the mean size is reached.
 
     One step of JPEG quality changes the size by up to 15 %, which is too coarse for the whole set.
     """
-    files = [encode_jpeg(picture, below) for picture in pictures]
-    for index, picture in enumerate(pictures):
+    files = [encode_jpeg(image, below) for image in images]
+    for index, image in enumerate(images):
         if mean_size(files) >= mean_bytes:
             break
-        files[index] = encode_jpeg(picture, above)
+        files[index] = encode_jpeg(image, above)
     return files
 
 
-def render_pictures(spec: WorkloadSpec) -> list[Image.Image]:
-    """Renders distinct pictures of the sources in turn, each with a random window and noise."""
+def render_images(spec: WorkloadSpec) -> list[Image.Image]:
+    """Renders distinct images of the sources in turn, each with a random window and noise."""
     sources = [Image.open(path).convert("RGB") for path in find_sources()]
     # The identity of published results rests on these seeds.
     seeds = ((0, index) for index in range(spec.count))
@@ -214,28 +198,22 @@ def mean_size(files: Sequence[bytes]) -> float:
 
 
 class Bodies:
-    """Writes each form of each workload once, as files; thin clients resize as `config` says."""
+    """Writes each form of each workload once, as files."""
 
-    def __init__(self, folder: Path, config: HandlerConfig) -> None:
-        self._folder, self._config = folder, config
-        self._made: dict[tuple[str, str, Callable[[bytes], bytes] | None], tuple[Path, ...]] = {}
-
-    def make(self, photograph: bytes, call: Call) -> bytes:
-        content = photograph
-        if call.content == NPY:
-            content = make_npy(photograph, self._config.input_geometry)
-        return call.wrap(content) if call.wrap else content
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made: dict[tuple[str, Callable[[bytes], bytes]], tuple[Path, ...]] = {}
 
     def paths(self, workload: Workload, call: Call) -> tuple[Path, ...]:
         """Returns the bodies as files, in order; for a plain call these are the photographs."""
-        if call.content != NPY and call.wrap is None:
+        if call.wrap is None:
             return workload.paths
-        key = (workload.name, call.content, call.wrap)
+        key = (workload.name, call.wrap)
         if key not in self._made:
             folder = self._folder / f"bodies-{len(self._made)}"
             folder.mkdir(parents=True)
             paths = tuple(folder / f"{index:05}" for index in range(len(workload.paths)))
             for path, photograph in zip(paths, workload.read()):
-                path.write_bytes(self.make(photograph, call))
+                path.write_bytes(call.wrap(photograph))
             self._made[key] = paths
         return self._made[key]

@@ -34,7 +34,7 @@ from typing import Any
 import msgspec
 
 import offpath
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.profilers.collector import (
     BatchSample,
     Collector,

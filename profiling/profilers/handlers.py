@@ -14,7 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 from offpath.archive.mar_file import read_mar, unpack_mar
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
+from offpath.handler.serving_settings import name_keys
 
 OFFPATH, STOCK, NAIVE = "offpath", "stock", "naive"
 BUILT_IN = (OFFPATH, STOCK, NAIVE)
@@ -148,7 +149,9 @@ def prepare_handler(
             from offpath.profiling.servers.put_store import PREDICTION_LOG
 
             handler["prediction_log"] = dict(PREDICTION_LOG)
-        archive = build_handler(choice.source, model, folder, 1, handler, batchSize=batch_size)
+        archive = build_handler(
+            choice.source, model, folder, 1, handler, **name_keys(batch_size=batch_size)
+        )
     mar = read_mar(archive)
     unpack_mar(mar, folder / "model")
     entry = mar.handler.split("/")[-1]

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from offpath.handler.errors import ExpectedError
-from offpath.profiling.core.experiment import Observer
+from offpath.errors import ExpectedError
+from offpath.profiling.core.observer import Observer
 from offpath.profiling.core.run import Cell, Failure, Run
 from offpath.profiling.load.workload import Workload, load_workload
 from offpath.profiling.profilers.handler_process import CPROFILE, FLAME, Job, profile_handler

@@ -1,6 +1,6 @@
 """The kinds of charts: each holds its figures as plain data and draws itself with matplotlib.
 
-`pictures.py` makes files and inline SVG of them, with the legend above each drawing.
+`drawings.py` makes files and inline SVG of them, with the legend above each drawing.
 `templates/palette.css` has the same palette, with its dark mode.
 """
 
@@ -20,10 +20,6 @@ PALETTE = {
     **{"s8": "#a58ac9", "s9": "#882255"},
     **{"grey": "#b4bac1", "text": "#1f2328", "soft": "#59636e", "line": "#d1d9e0"},
 }
-
-# Letters on a colour: dark, and white on the dark colours.
-INK, PALE_INK = "#16191d", "#fffffe"
-PALE_ON = (PALETTE["s0"], PALETTE["s7"], PALETTE["s9"])
 
 SERIES = ("s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9")
 
@@ -72,12 +68,8 @@ BAR_HEIGHT_IN = 0.25
 LINE_HEIGHT_IN = 2.2
 MARKERS = ("o", "s", "^", "D", "v", "P")
 LABEL_LENGTH = 32
-# From this ratio of largest to smallest value on, a logarithmic axis shows more than a linear one.
-LOG_SPAN = 8.0
 # Up to FEW x values become the ticks, if each is at least APART times the one before.
 FEW, APART = 16, 1.4
-# Estimated width of a letter inside a bar, as a share of the axis.
-LETTER_SHARE = 0.024
 DASHED: dict[str, Any] = {"color": PALETTE[LIMIT], "linestyle": "--", "linewidth": 1.1}
 
 
@@ -165,11 +157,10 @@ class StackedBar:
 
 @dataclass(frozen=True)
 class StackedChart(Chart):
-    """Bars of coloured parts on one scale; with `is_share` each bar fills the width."""
+    """Bars of coloured parts on one scale."""
 
     unit: str
     bars: Sequence[StackedBar]
-    is_share: bool = False
 
     @property
     def height_in(self) -> float:
@@ -181,19 +172,13 @@ class StackedChart(Chart):
 
     def draw(self, panel: Any) -> None:
         colours = assign_colours(self.names)
-        sums = [sum(max(value, 0.0) for _, value in bar.parts) or 1.0 for bar in self.bars]
-        letter = LETTER_SHARE * (1.0 if self.is_share else max(sums, default=1.0))
         named = set()
-        for index, (bar, whole) in enumerate(zip(self.bars, sums)):
+        for index, bar in enumerate(self.bars):
             end = 0.0
             for part, value in bar.parts:
-                width = max(value, 0.0) / (whole if self.is_share else 1.0)
-                label = "_" if part in named else shorten(part)
-                drawn = panel.barh(index, width, left=end, color=colours[part], label=label)
+                width, label = max(value, 0.0), "_" if part in named else shorten(part)
+                panel.barh(index, width, left=end, color=colours[part], label=label)
                 named.add(part)
-                if letter * (len(part) + 1) < width:
-                    ink = PALE_INK if colours[part] in PALE_ON else INK
-                    panel.bar_label(drawn, [part], label_type="center", color=ink, fontsize=7)
                 end += width
         labels, texts = [bar.label for bar in self.bars], [bar.text for bar in self.bars]
         name_bars(panel, self.unit, labels, texts)

@@ -1,6 +1,6 @@
 """A report: headed sections of charts and Markdown text, as plain data.
 
-`terminal.py`, `page.py` and `pictures.py` render a report without knowing where its figures come
+`terminal.py`, `page.py` and `drawings.py` render a report without knowing where its figures come
 from. Names in a report come from strangers, so every text is escaped when it becomes Markdown.
 """
 

@@ -121,15 +121,15 @@ def _draw_labels(compared: Comparison) -> Iterable[Chart]:
         StackedBar(
             side.upper(),
             [
-                *((one[0], one[at + 1]) for one in first),
-                ("other labels", others[at]),
+                *((one[0], one[at + 1] / max(totals[at], 1)) for one in first),
+                ("other labels", others[at] / max(totals[at], 1)),
             ],
             f"{totals[at]:,}",
         )
         for at, side in enumerate(compared.sets)
     ]
     if labels:
-        yield StackedChart("Predictions by best label", "share", bars, is_share=True)
+        yield StackedChart("Predictions by best label", "share", bars)
 
 
 def _show_labels(compared: Comparison) -> str:

@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from offpath.profiling.report.document import Document
-from offpath.profiling.report.pictures import inline_svg
+from offpath.profiling.report.drawings import inline_svg
 
 
 def write_page(document: Document, path: Path) -> None:

@@ -22,7 +22,8 @@ from offpath.archive.model_config import (
     load_preset,
     make_model_config,
 )
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
+from offpath.handler.serving_settings import name_keys
 from offpath.profiling.load.model_under_test import ModelUnderTest
 
 NAME = "classifier"
@@ -55,7 +56,7 @@ def host_preset() -> str:
 
 def offpath_config(model: ModelUnderTest, cores: int, **handler: Any) -> dict[str, Any]:
     """Returns the host's preset with one worker per core, and further `handler` settings."""
-    server = {"minWorkers": cores, "maxWorkers": cores}
+    server = name_keys(min_workers=cores, max_workers=cores)
     settings = {**model.source.handler, **handler}
     return make_model_config(load_preset(host_preset()), server, settings).settings
 

@@ -84,8 +84,8 @@ if is_service():
             # Not a wait: requests that would take longer get 503.
             max_latency_ms=SETTINGS.timeout_s * 1000,
         )
-        def classify(self, pictures: list[bytes]) -> list[dict[str, float]]:
-            return self.classify_batch(pictures)
+        def classify(self, images: list[bytes]) -> list[dict[str, float]]:
+            return self.classify_batch(images)
 
     @bentoml.service(traffic=TRAFFIC, logging=QUIET)
     class Front:
@@ -94,8 +94,8 @@ if is_service():
         classifier = bentoml.depends(Classifier)
 
         @bentoml.api  # type: ignore[untyped-decorator]
-        async def classify(self, picture: bytes, /) -> dict[str, float]:
+        async def classify(self, image: bytes, /) -> dict[str, float]:
             """Answers one request; a positional-only argument is the raw body."""
-            (answer,) = await self.classifier.to_async.classify([picture])
+            (answer,) = await self.classifier.to_async.classify([image])
             labels: dict[str, float] = answer
             return labels

@@ -1,4 +1,4 @@
-"""Classifiers for any Python server: the stock way, our way, and for thin clients.
+"""Classifiers for any Python server: the stock way and our way.
 
 A server's own program only receives bytes and returns answers. The work in between is here, so that
 all servers do the same work and only the serving differs.
@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
-from torchvision import transforms
 
 from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.model.engines.choose import choose_precision
@@ -21,7 +20,7 @@ from offpath.handler.pipeline import Pipeline, set_threads
 from offpath.profiling.load.model_under_test import (
     ModelUnderTest,
     load_model,
-    read_picture,
+    read_image,
 )
 
 # Label -> probability, best first.
@@ -44,22 +43,8 @@ def load_pillow(model: ModelUnderTest, max_batch: int) -> Classify:
     prepare, finish = model.make_transforms(), make_finish(model)
 
     def classify(photographs: Sequence[bytes]) -> list[Labels]:
-        pictures = [prepare(read_picture(photograph)) for photograph in photographs]
-        return finish(torch.stack(pictures))
-
-    return classify
-
-
-def load_thin(model: ModelUnderTest, max_batch: int) -> Classify:
-    """Loads normalisation and forward for thin clients: uint8 pixels [height, width, channels]."""
-    config = model.config
-    normalise = transforms.Normalize(config.mean, config.std)
-    finish = make_finish(model)
-
-    def classify(pixels: Sequence[bytes]) -> list[Labels]:
-        batch = np.frombuffer(b"".join(pixels), np.uint8)
-        pictures = torch.from_numpy(batch.reshape(-1, *config.input_geometry.shape).copy())
-        return finish(normalise(pictures.permute(0, 3, 1, 2).float().div_(255)))
+        images = [prepare(read_image(photograph)) for photograph in photographs]
+        return finish(torch.stack(images))
 
     return classify
 
@@ -95,9 +80,9 @@ def make_finish(model: ModelUnderTest) -> Callable[[torch.Tensor], list[Labels]]
     module = model.source.module.eval().to(device)
     labels: npt.NDArray[np.object_] = np.array(model.labels, dtype=object)
 
-    def finish(pictures: torch.Tensor) -> list[Labels]:
+    def finish(images: torch.Tensor) -> list[Labels]:
         with torch.inference_mode():
-            probabilities = activate(module(pictures.to(device)), model.config.activation)
+            probabilities = activate(module(images.to(device)), model.config.activation)
             best = torch.topk(probabilities, model.top_k, dim=1)
         indices = best.indices.cpu().numpy()
         return [
@@ -110,6 +95,5 @@ def make_finish(model: ModelUnderTest) -> Callable[[torch.Tensor], list[Labels]]
 
 CLASSIFIERS: dict[str, Callable[[ModelUnderTest, int], Classify]] = {
     "pillow": load_pillow,
-    "thin": load_thin,
     "offpath-decode": load_offpath_decode,
 }

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from offpath.deploy.ray.export import export_ray
 from offpath.deploy.triton.export import export_triton
-from offpath.profiling.load.call import JPEG, Call
+from offpath.handler.serving_settings import name_keys
+from offpath.profiling.load.call import Call
 from offpath.profiling.servers.adapter import PackagedAdapter, Start
 from offpath.profiling.servers.archives import NAME, build_offpath, offpath_config
 from offpath.profiling.servers.confined import confine
@@ -21,7 +22,7 @@ RAY_PORT = 8000
 def build_archive(server: PackagedAdapter, folder: Path) -> Path:
     config = {
         **offpath_config(server.model, server.workers),
-        "batchSize": server.batch_size,
+        **name_keys(batch_size=server.batch_size),
     }
     store = folder / "store"
     store.mkdir()
@@ -34,7 +35,7 @@ class OffpathExportTriton(Triton):
     name, kind = "offpath-export-triton", "offpath"
 
     def make_call(self) -> Call:
-        return Call(JPEG, RAW_BODY, read_reply=read_outputs)
+        return Call(RAW_BODY, read_reply=read_outputs)
 
     def write_models(self, folder: Path) -> None:
         archive = build_archive(self, folder)

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.servers.adapter import (
     MAX_BATCH_DELAY_MS,
     PackagedAdapter,
@@ -25,7 +25,7 @@ from offpath.profiling.servers.server_process import (
 )
 from offpath.serving.process.processes import WORKER_SCRIPT
 from offpath.serving.torchserve.launch import find_java
-from offpath.serving.torchserve.server_settings import format_properties
+from offpath.serving.torchserve.properties import format_properties
 
 if TYPE_CHECKING:
     from offpath.profiling.servers.classifiers import Classify, Labels

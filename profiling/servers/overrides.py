@@ -25,10 +25,11 @@ from typing import Any
 
 from offpath.archive.bounded_yaml import load_yaml
 from offpath.archive.model_config import make_model_config
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
+from offpath.handler.serving_settings import KEYS
 from offpath.profiling.servers.adapter import Adapter
 from offpath.profiling.servers.torchserve import TorchServeAdapter
-from offpath.serving.torchserve.server_settings import find_config, read_properties
+from offpath.serving.server.server_settings import find_config, read_properties
 
 FORM = "NAME=SERVER:KEY=VALUE;KEY=VALUE"
 VMARGS, MORE_VMARGS = "vmargs", "vmargs+"
@@ -45,9 +46,9 @@ CONFIG_KEYS = frozenset("""
     """.split())
 # Name here -> TorchServe's in model-config.yaml.
 MODEL_KEYS = {
-    "batch_size": ("batchSize",),
-    "max_batch_delay_ms": ("maxBatchDelay",),
-    "workers": ("minWorkers", "maxWorkers"),
+    "batch_size": (KEYS["batch_size"],),
+    "max_batch_delay_ms": (KEYS["max_batch_delay_ms"],),
+    "workers": (KEYS["min_workers"], KEYS["max_workers"]),
 }
 KNOWN = (*sorted(CONFIG_KEYS), *(f"model.{name}" for name in MODEL_KEYS))
 
@@ -105,7 +106,9 @@ def apply_override(server: Adapter, name: str, settings: Mapping[str, str]) -> T
         server,
         name=name,
         archive_settings=archive,
-        batch_size=archive["batchSize"] if "batch_size" in of["model"] else server.batch_size,
+        batch_size=(
+            archive[KEYS["batch_size"]] if "batch_size" in of["model"] else server.batch_size
+        ),
         overrides={**server.overrides, **change_config(server, of["config"])},
         env={**server.env, **of["env"]},
     )

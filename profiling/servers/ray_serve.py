@@ -115,9 +115,9 @@ if is_service():
             max_batch_size=SETTINGS.batch_size,
             batch_wait_timeout_s=SETTINGS.max_batch_delay_ms / 1000,
         )
-        async def classify(self, pictures: list[bytes]) -> list[dict[str, float]]:
+        async def classify(self, images: list[bytes]) -> list[dict[str, float]]:
             """Answers concurrent calls in a thread, as Ray asks of what computes."""
-            return await asyncio.to_thread(self.classify_batch, pictures)
+            return await asyncio.to_thread(self.classify_batch, images)
 
         async def __call__(self, request: Request) -> dict[str, float]:
             labels: dict[str, float] = await self.classify(await request.body())

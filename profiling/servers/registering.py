@@ -21,14 +21,15 @@ from offpath.archive.model_config import (
     load_preset,
     make_model_config,
 )
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.prediction_log.log_settings import OFF, URI_VARIABLE
+from offpath.handler.serving_settings import ServingSettings, name_keys
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.archives import NAME, build_offpath, host_preset
 from offpath.profiling.servers.torchserve import RunningTorchServe
-from offpath.serving.torchserve.management import ManagementClient
+from offpath.serving.server.management import ManagementClient
+from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_settings import ServerSettings
 
 # Names of the unchanged archive in the store, and of the copy with a setting.
 BASE, COPY = "base.mar", "setting.mar"
@@ -58,10 +59,12 @@ class Setting:
         """Returns a copy of a model config with this setting, the inverse of `read_setting`."""
         changed = {
             **config,
-            "minWorkers": self.workers,
-            "maxWorkers": self.workers,
-            "batchSize": self.batch_size,
-            "maxBatchDelay": self.max_batch_delay_ms,
+            **name_keys(
+                min_workers=self.workers,
+                max_workers=self.workers,
+                batch_size=self.batch_size,
+                max_batch_delay_ms=self.max_batch_delay_ms,
+            ),
         }
         if self.threads:
             changed["handler"] = {**(config.get("handler") or {}), "threads": self.threads}
@@ -70,13 +73,13 @@ class Setting:
 
 def read_setting(config: Mapping[str, Any], cores: int, has_our_handler: bool = True) -> Setting:
     """Returns the setting of a model config, with automatic threads as their number."""
-    handler = config.get("handler") or {}
+    handler, serving = config.get("handler") or {}, ServingSettings.from_mapping(config)
     # handler/process/host_limits.py, threads_per_worker.
-    threads = int(handler.get("threads") or 0) or max(1, cores // int(config["maxWorkers"]))
+    threads = int(handler.get("threads") or 0) or max(1, cores // serving.workers)
     return Setting(
-        batch_size=int(config["batchSize"]),
-        max_batch_delay_ms=int(config["maxBatchDelay"]),
-        workers=int(config["minWorkers"]),
+        batch_size=serving.batch_size,
+        max_batch_delay_ms=serving.max_batch_delay_ms,
+        workers=serving.min_workers,
         threads=threads if has_our_handler else 0,
     )
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from offpath.handler.errors import WrongOption
-from offpath.profiling.load.call import NPY, Call
+from offpath.errors import WrongOption
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.bentoml import BentoML
@@ -18,7 +17,7 @@ from offpath.profiling.servers.overrides import apply_override, parse_override
 from offpath.profiling.servers.ray_serve import RayServe
 from offpath.profiling.servers.tf_serving import TfServing
 from offpath.profiling.servers.torchserve import make_stock, make_stock_fixed, naive, ours
-from offpath.profiling.servers.triton import Triton, TritonOffpathDecode, TritonThin
+from offpath.profiling.servers.triton import Triton, TritonOffpathDecode
 
 # Name -> maker(model, cores).
 SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {
@@ -26,7 +25,6 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {
     "offpath-direct": ours("offpath-direct"),
     "offpath-granian": ours("offpath-granian", server="granian", has_door=True),
     "offpath-granian-direct": ours("offpath-granian-direct", server="granian"),
-    "offpath-thin": ours("offpath-thin", call=Call(NPY)),
     "offpath-s3": ours("offpath-s3", has_store=True),
     "torchserve-naive": naive("torchserve-naive"),
     "torchserve-naive-s3": naive("torchserve-naive-s3", has_store=True),
@@ -34,7 +32,6 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {
     "torchserve-fixed": make_stock_fixed,
     "triton": Triton,
     "triton-offpath-decode": TritonOffpathDecode,
-    "triton-thin": TritonThin,
     "offpath-export-triton": OffpathExportTriton,
     "offpath-ray": OffpathRay,
     "bentoml": BentoML,

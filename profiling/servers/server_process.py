@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.core.workplace import child_environment
 from offpath.serving.process.guard import STOP_TIMEOUT_S as KILL_TIMEOUT_S
 from offpath.serving.process.guard import Guard, await_end

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.load.call import Call
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.load.window import Groups
@@ -28,8 +28,8 @@ URL_VARIABLE = "OFFPATH_TF_SERVING_URL"
 
 
 def wrap_file(content: bytes) -> bytes:
-    picture = {"b64": base64.b64encode(content).decode()}
-    return json.dumps({"instances": [picture]}).encode()
+    image = {"b64": base64.b64encode(content).decode()}
+    return json.dumps({"instances": [image]}).encode()
 
 
 def read_predictions(reply: bytes, labels: Sequence[str]) -> dict[str, float]:

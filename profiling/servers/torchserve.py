@@ -13,7 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
+from offpath.handler.serving_settings import name_keys
 from offpath.profiling.load.call import Call
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.load.window import BESIDE, Groups
@@ -29,12 +30,11 @@ from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.one_host import OneHostSession
-from offpath.serving.granian.server import GranianServer
 from offpath.serving.process.processes import find_fork_helpers
+from offpath.serving.server.server import Server
+from offpath.serving.server.server_settings import ServerSettings
+from offpath.serving.session import View, make_server, start_checked
 from offpath.serving.torchserve.launch import find_java
-from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.session import View, make_server, warm_up
 
 # The store's one archive.
 ARCHIVE = f"{archives.NAME}.mar"
@@ -55,7 +55,7 @@ class RunningTorchServe:
 
     def __init__(
         self,
-        server: TorchServe,
+        server: Server,
         beside: Beside = Beside(),
         began_s: float | None = None,
         door: Door | None = None,
@@ -66,7 +66,7 @@ class RunningTorchServe:
         self.predict_url = f"{url}/predictions/{archives.NAME}"
 
     def groups(self) -> Groups:
-        frontend, nginx = self.server.java_pid, self._door and self._door.nginx
+        frontend, nginx = self.server.pid, self._door and self._door.nginx
         optional = {
             FORK_HELPERS: find_fork_helpers(frontend),  # none with Granian
             BESIDE: list(self._beside.pids),
@@ -133,7 +133,7 @@ class TorchServeAdapter(Adapter):
         """The model-config.yaml that the .mar gets; empty for none."""
         if not self.archive_settings:
             return {}
-        return {**self.archive_settings, "batchSize": self.batch_size}
+        return {**self.archive_settings, **name_keys(batch_size=self.batch_size)}
 
     def why_not(self) -> str | None:
         try:
@@ -165,12 +165,12 @@ class TorchServeAdapter(Adapter):
             return
         with run_put_store() if self.has_store else nullcontext(Beside()) as beside:
             began_s = time.perf_counter()
-            with make_server(self._make_settings(beside)) as server:
-                if not self.stock and not isinstance(server, GranianServer):
-                    # `offpath serve` announces a server after this.
-                    workers = int(self.archive_settings.get("minWorkers", 1))
-                    warm_up(server.inference_url, archives.NAME, workers)
+            server = make_server(self._make_settings(beside))
+            try:
+                start_checked(server)
                 yield RunningTorchServe(server, beside, began_s)
+            finally:
+                server.stop()
 
     def _make_settings(self, beside: Beside) -> ServerSettings:
         if self._store is None:

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offpath.handler.request.npy import read_npy
-from offpath.profiling.load.call import JPEG, NPY, Call
+from offpath.profiling.load.call import Call
 from offpath.profiling.servers.adapter import (
     MAX_BATCH_DELAY_MS,
     PackagedAdapter,
@@ -46,7 +45,7 @@ CONFIG = """\
 name: "{name}"
 backend: "python"
 max_batch_size: {batch_size}
-input [ {{ name: "IMAGE", {image} }} ]
+input [ {{ name: "IMAGE", data_type: TYPE_STRING, dims: [ 1 ] }} ]
 output [
   {{ name: "LABEL", data_type: TYPE_STRING, dims: [ -1 ] }},
   {{ name: "PROBABILITY", data_type: TYPE_FP32, dims: [ -1 ] }}
@@ -106,10 +105,7 @@ class Triton(PackagedAdapter):
         return super().settings | {"version": "tritonserver 2.51, python backend"}
 
     def make_call(self) -> Call:
-        return Call(JPEG, RAW_BODY, read_reply=read_outputs)
-
-    def describe_image(self) -> str:
-        return "data_type: TYPE_STRING, dims: [ 1 ]"
+        return Call(RAW_BODY, read_reply=read_outputs)
 
     def why_not(self) -> str | None:
         reason = super().why_not()
@@ -150,7 +146,6 @@ class Triton(PackagedAdapter):
         return CONFIG.format(
             name=MODEL,
             batch_size=self.batch_size,
-            image=self.describe_image(),
             instances=self.workers,
             delay_us=MAX_BATCH_DELAY_MS * 1000,
         )
@@ -187,25 +182,6 @@ class TritonOffpathDecode(Triton):
     name, kind = "triton-offpath-decode", "offpath-decode"
 
 
-class TritonThin(Triton):
-    """The same with thin clients: they send uint8 pixels, as Triton's own image clients do."""
-
-    name, kind = "triton-thin", "thin"
-
-    def make_call(self) -> Call:
-        shape = self.model.config.input_geometry.shape
-        return Call(
-            NPY,
-            RAW_BODY,
-            wrap=lambda npy: read_npy(npy, shape).tobytes(),
-            read_reply=read_outputs,
-        )
-
-    def describe_image(self) -> str:
-        shape = ", ".join(map(str, self.model.config.input_geometry.shape))
-        return f"data_type: TYPE_UINT8, dims: [ {shape} ]"
-
-
 def has_libpython() -> bool:
     """Returns whether the library that the stub loads is there; the wheel bundles only 3.13's."""
     if sys.version_info >= (3, 13):
@@ -219,21 +195,15 @@ if is_service():
     import triton_python_backend_utils as pb_utils
 
     class TritonPythonModel:
-        """Classifies photographs, or a thin client's pixels, inside Triton."""
+        """Classifies photographs inside Triton."""
 
         def initialize(self, args: dict[str, str]) -> None:
             self._classify = ServiceSettings.from_environment().load_classifier()
 
         def execute(self, requests: list[Any]) -> list[Any]:
             inputs = [pb_utils.get_input_tensor_by_name(request, "IMAGE") for request in requests]
-            images = [read_image(tensor.as_numpy()) for tensor in inputs]
+            images = [tensor.as_numpy()[0, 0] for tensor in inputs]
             return [make_response(answer) for answer in self._classify(images)]
-
-
-def read_image(array: Any) -> bytes:
-    """Returns the file of a BYTES tensor [1, 1], or the pixels of a UINT8 tensor [1, h, w, 3]."""
-    image: bytes = array[0, 0] if array.dtype == np.object_ else array.tobytes()
-    return image
 
 
 def make_response(answer: Labels) -> Any:

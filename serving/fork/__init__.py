@@ -1,1 +1,1 @@
-"""The fork server: TorchServe's workers are forked from one process that has imported torch."""
+"""Forks from one process that has imported torch, and TorchServe's fork server on top of it."""

@@ -8,21 +8,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from offpath.archive.mar_file import MarFile, read_archives
-from offpath.handler.errors import ExpectedError
-from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
+from offpath.archive.mar_file import read_archives
+from offpath.errors import ExpectedError
 from offpath.handler.wire_names import FOLDER_VARIABLE, KEY_VARIABLE
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.splits import check_splits
-from offpath.serving.granian.slots import WORKER, ServedModel, plan_models
-from offpath.serving.torchserve.management import ModelStatus
-from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_settings import (
+from offpath.serving.server.management import ModelStatus
+from offpath.serving.server.served_model import WORKER, ServedModel
+from offpath.serving.server.server import Server
+from offpath.serving.server.server_settings import (
     DEFAULTS,
     LOOPBACK,
     ServerSettings,
     read_config,
 )
+from offpath.serving.session import make_server
 
 # A request may wait for one batch before its own, or for a worker that restarts.
 WAITING_BATCHES = 2
@@ -40,16 +40,15 @@ class Behind:
 
     Attributes:
         hand_over: every archive's handler accepts the name of a body's file instead of the body.
-        max_body_bytes: TorchServe's limit.
+        max_body_bytes: the server's limit.
         answer_timeout_s: seconds that an answer may take; with several hosts, the time after
             which another host is asked.
-        queue: requests that TorchServe, or each of the hosts, may hold.
-        hosts: HOST:PORT of servers on other machines; empty for this host's TorchServe, which is
-            reached over a socket.
+        queue: requests that the server, or each of the hosts, may hold.
+        hosts: HOST:PORT of servers on other machines; empty for this host's server, which is
+            reached over sockets.
         unwell: hosts that are asked only when no other host can be.
         only_model: the model that /invocations leads to; None closes /invocations.
-        routes: the models of a Granian server, which has sockets of its own for each; empty for
-            TorchServe, which finds the model itself.
+        routes: the models, where each has sockets of its own (`Server.plan_routes`).
         generation: number of times that `routes` has changed. Each time, the links to workers get
             new names, so that an nginx process with the old configuration finds the old workers.
     """
@@ -75,7 +74,7 @@ class Behind:
         return f"{self.generation}-{socket}" if socket.startswith(WORKER) else socket
 
 
-def look_behind(settings: ServerSettings, front: DoorSettings) -> Behind:
+def describe_upstreams(settings: ServerSettings, door: DoorSettings) -> Behind:
     """Reads from a server's settings and archives what the door has to know.
 
     Bodies go by name if every archive's handler accepts that and no other archive can be
@@ -86,7 +85,7 @@ def look_behind(settings: ServerSettings, front: DoorSettings) -> Behind:
             and there is not exactly one model, or a canary or shadow fits no archive.
     """
     named = read_archives(settings.model_store, settings.models)
-    check_splits(front.splits, named)
+    check_splits(door.splits, named)
     archives = [archive for _, archive in named]
     properties = {**DEFAULTS, **read_config(settings), **settings.overrides}
     has_model_api = properties.get("enable_model_api") == "true"
@@ -96,15 +95,15 @@ def look_behind(settings: ServerSettings, front: DoorSettings) -> Behind:
     return Behind(
         hand_over=hand_over,
         max_body_bytes=limit,
-        answer_timeout_s=max(map(_response_timeout_s, archives)) * WAITING_BATCHES,
+        answer_timeout_s=max(one.serving.response_timeout_s for one in archives) * WAITING_BATCHES,
         # TorchServe's own queue length is meant for bodies in Java's heap; names take no room.
-        queue=max(front.queue, own_queue) if hand_over else own_queue,
-        only_model=_only_model([name for name, _ in named], front),
-        routes=tuple(plan_models(named)) if settings.server == "granian" else (),
+        queue=max(door.queue, own_queue) if hand_over else own_queue,
+        only_model=_only_model([name for name, _ in named], door),
+        routes=make_server(settings).plan_routes(named),
     )
 
 
-def settings_behind(
+def make_upstream_settings(
     settings: ServerSettings, place: DoorPlace, behind: Behind, log: Path
 ) -> ServerSettings:
     """Returns the settings of a server that only the door can reach."""
@@ -124,7 +123,7 @@ def settings_behind(
     )
 
 
-def describe_models(server: TorchServe) -> list[ModelStatus] | None:
+def describe_models(server: Server) -> list[ModelStatus] | None:
     """Returns every version of every model; None if the server does not answer."""
     try:
         with server.management() as management:
@@ -149,7 +148,7 @@ def count_connections(*sockets: Path) -> int:
     return count
 
 
-def turn_links(server: TorchServe, run: Path, behind: Behind) -> None:
+def point_links(server: Server, run: Path, behind: Behind) -> None:
     """Points the door's links at a server: every new connection by them goes there from now on.
 
     Raises:
@@ -188,8 +187,8 @@ def check_successor(old: Behind, new: Behind) -> None:
         )
 
 
-def _only_model(names: list[str], front: DoorSettings) -> str | None:
-    if not front.invocations:
+def _only_model(names: list[str], door: DoorSettings) -> str | None:
+    if not door.invocations:
         return None
     if len(set(names)) != 1 or MODEL_NAME.fullmatch(names[0]) is None:
         raise ExpectedError(
@@ -197,8 +196,3 @@ def _only_model(names: list[str], front: DoorSettings) -> str | None:
             f"models here are {', '.join(names)}; choose one with `offpath serve NAME`"
         )
     return names[0]
-
-
-def _response_timeout_s(archive: MarFile) -> int:
-    asked = (archive.model_config or {}).get("responseTimeout")
-    return asked if isinstance(asked, int) and asked > 0 else DEFAULT_RESPONSE_TIMEOUT_S

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 
 SHM = Path("/dev/shm")
 MOUNTS = Path("/proc/self/mountinfo")

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import httpx
 
-from offpath.handler.errors import ExpectedError
-from offpath.serving.front.answers import Answers
-from offpath.serving.front.behind import Behind, turn_links
+from offpath.errors import ExpectedError
+from offpath.serving.front.behind import Behind, point_links
 from offpath.serving.front.bodies import free_bytes, make_folder, remove_orphans
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings, read_tokens
 from offpath.serving.front.nginx import Nginx, NginxBinary
@@ -25,9 +24,9 @@ from offpath.serving.front.nginx_config import (
     write_config,
     write_models,
 )
-from offpath.serving.granian.slots import plan_models
-from offpath.serving.torchserve.launch import make_short_tmp_dir
-from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.front.reply_counts import ReplyCounts
+from offpath.serving.process.tmp_folders import make_short_tmp_dir
+from offpath.serving.server.server import Server
 
 READY_FILE = "ready"
 PROBE_TIMEOUT_S = 10.0
@@ -64,8 +63,8 @@ class Door:
         log.mkdir(mode=0o750, parents=True, exist_ok=True)
         self.place = DoorPlace(run, bodies, free_bytes(bodies), log, secrets.token_hex(32))
         self._nginx: Nginx | None = None
-        self._server: TorchServe | None = None
-        self.answers = Answers(run)
+        self._server: Server | None = None
+        self.replies = ReplyCounts(run)
         self._files_seen: list[tuple[str, int]] = []
         self._workers: set[int] = set()
         self._orphans_at = self._counted_at = 0.0
@@ -88,7 +87,7 @@ class Door:
             raise RuntimeError("not started")
         return self._nginx
 
-    def let_in(self, server: TorchServe) -> list[int]:
+    def switch_to(self, server: Server) -> list[int]:
         """Sends new requests to a server.
 
         Returns:
@@ -100,28 +99,27 @@ class Door:
         """
         behind = self.behind
         old_workers: list[int] = []
-        is_granian = server.settings.server == "granian"
-        routes = tuple(plan_models(server.archives)) if is_granian else ()
+        routes = server.plan_routes(server.archives)
         # A reload may bring other models, another number of workers or another kind of server.
         if routes != behind.routes:
             generation = behind.generation + 1
             behind = replace(behind, routes=routes, generation=generation)
             old_workers = self.nginx.worker_pids() if self._nginx is not None else []
         new_models = write_models(self.place.run, server.model_names())
-        turn_links(server, self.place.run, behind)
+        point_links(server, self.place.run, behind)
         try:
             self.change(behind)
         except ExpectedError:
             # The links that do not depend on the configuration, such as that to the metrics.
             if self._server is not None:
-                turn_links(self._server, self.place.run, self.behind)
+                point_links(self._server, self.place.run, self.behind)
             raise
         self._server = server
         new_models.replace(self.place.run / MODELS)
         return old_workers
 
     def start(self) -> None:
-        """Starts nginx and waits until it answers. Call `let_in` first.
+        """Starts nginx and waits until it answers. Call `switch_to` first.
 
         Raises:
             ExpectedError: nginx does not start; the message has its output.
@@ -133,11 +131,11 @@ class Door:
         self._nginx.check()
         self._nginx.start()
         self._wait_until_open()
-        self._count_answers()
+        self._count_replies()
         self._workers = set(self._nginx.worker_pids())
 
     def set_ready(self, is_ready: bool) -> None:
-        """Sets the answer of /ping: 200 or 503."""
+        """Sets the reply to /ping: 200 or 503."""
         file = self.place.run / READY_FILE
         # On a full disk the next call tries again.
         with contextlib.suppress(OSError):
@@ -171,7 +169,7 @@ class Door:
             self._rewrite()
 
     def look_after(self) -> bool:
-        """Restarts a dead nginx, removes orphaned bodies, counts answers and rotates the logs.
+        """Restarts a dead nginx, removes orphaned bodies, counts replies and rotates the logs.
 
         Returns True if nginx had died.
         """
@@ -188,7 +186,7 @@ class Door:
             self._orphans_at = time.monotonic()
         self._workers = workers
         if time.monotonic() - self._counted_at > COUNT_S:
-            self._count_answers()
+            self._count_replies()
         self._rotate_logs()
         return died
 
@@ -201,17 +199,17 @@ class Door:
         """Ends nginx and removes the folders. Safe to call twice."""
         if self._nginx is not None:
             self._nginx.stop()
-        self.answers.close()
+        self.replies.close()
         shutil.rmtree(self.place.bodies, ignore_errors=True)
         shutil.rmtree(self.place.run, ignore_errors=True)
         if self._bodies_lock is not None:
             os.close(self._bodies_lock)
             self._bodies_lock = None
 
-    def _count_answers(self) -> None:
+    def _count_replies(self) -> None:
         self._counted_at = time.monotonic()
         is_ready = (self.place.run / READY_FILE).exists()
-        if self.answers.count(is_ready, self.workers, self.settings.canary):
+        if self.replies.count(is_ready, self.workers, self.settings.canary):
             self.nginx.reopen_logs()
 
     def _write(self) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from offpath.serving.front.bodies import LEAST_BODIES, SHM
 from offpath.serving.front.splits import HEADER, Split
-from offpath.serving.torchserve.server_settings import LOOPBACK
+from offpath.serving.server.server_settings import LOOPBACK
 
 # RFC 6750, section 2.1. Shorter tokens could be guessed.
 TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")

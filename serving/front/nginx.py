@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from offpath.handler.errors import ExpectedError, MissingPackage
+from offpath.errors import ExpectedError, MissingPackage
 from offpath.serving.process.guard import Guard
 from offpath.serving.process.processes import end_session, find_session_members
 
@@ -66,12 +66,12 @@ def find_nginx() -> NginxBinary:
 def read_version(path: Path) -> NginxBinary | None:
     """Asks a program for its nginx version; None if it is not nginx."""
     try:
-        answer = subprocess.run(
+        printed = subprocess.run(
             [str(path), "-v"], capture_output=True, text=True, timeout=10
         ).stderr
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = VERSION.search(answer)
+    match = VERSION.search(printed)
     return match and NginxBinary(path, tuple(map(int, match.groups())))
 
 

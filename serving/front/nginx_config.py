@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from offpath.errors import WrongOption
 from offpath.handler import wire_names
 from offpath.handler.error_kinds import MODEL_GONE, OF_DOOR, RETRY_AFTER_S, ErrorKind
-from offpath.handler.errors import WrongOption
 from offpath.handler.process.host_limits import count_cores
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
-from offpath.serving.granian.slots import name_socket
-from offpath.serving.torchserve.server_settings import CONF_DIR
+from offpath.serving.server.served_model import name_socket
+from offpath.serving.server.server_settings import CONF_DIR
 
 TEMPLATE = CONF_DIR / "nginx.conf"
 CONF = "nginx.conf"
@@ -30,8 +30,8 @@ OPENAPI = "openapi.json"
 DEMO = "demo"
 ERROR_LOG = "front.log"
 ACCESS_LOG = "front-access.log"
-# A line for each answer, and the metrics that are made of them (answers.py).
-ANSWERS = "answers.log"
+# A line for each reply, and the metrics that are made of them (reply_counts.py).
+REPLIES = "replies.log"
 DOOR_METRICS = "door.prom"
 # Paths that need no quoting in the configuration, and what quotes do not protect.
 PLAIN_PATH = re.compile(r"[\w/.,+:@=-]+")
@@ -82,7 +82,7 @@ def write_config(
 
 
 def write_models(run: Path, names: Sequence[str]) -> Path:
-    """Writes the next answer of /models, which is in force when it replaces `MODELS`."""
+    """Writes the next reply to GET /models, which is in force when it replaces `MODELS`."""
     models = [{"modelName": name} for name in names]
     return _write_new(run / MODELS, json.dumps({"models": models}))
 
@@ -122,7 +122,7 @@ def _render(place: DoorPlace, settings: DoorSettings, behind: Behind) -> str:
         client_connections=settings.client_connections + COPIES * len(settings.shadow),
         names=wire_names,
         bodies_of=count_bodies(place.room_bytes, settings, behind),
-        **_format_answers(behind),
+        **_format_error_replies(behind),
     )
 
 
@@ -162,7 +162,7 @@ def _plan_upstreams(run: Path, settings: DoorSettings, behind: Behind) -> dict[s
             for slot in model.slots
         ] or [f"unix:{run}/inference.sock"]
         limits = f"max_conns={-(-COPIES // len(links))} fail_timeout=10s"
-        # No copies for ten seconds after one without an answer. nginx needs a second server for
+        # No copies for ten seconds after one without a reply. nginx needs a second server for
         # that.
         upstreams[f"shadow_{number}"] = [
             *(f"{it} {limits}" for it in links),
@@ -199,29 +199,29 @@ def count_bodies(
     return counts
 
 
-def _format_answers(behind: Behind) -> dict[str, Any]:
+def _format_error_replies(behind: Behind) -> dict[str, Any]:
     """Returns the directives that answer each error, and those for the other meanings of a 502."""
     unavailable = ERRORS[503]
-    answers = {
-        status: _answer(kind, kind.text.format(max_body_bytes=behind.max_body_bytes))
+    error_replies = {
+        status: _format_reply(kind, kind.text.format(max_body_bytes=behind.max_body_bytes))
         for status, kind in ERRORS.items()
     }
     if behind.routes:
         # Only a worker has ended, and others can answer.
-        answers[502] = _answer(MODEL_GONE, MODEL_GONE.text)
+        error_replies[502] = _format_reply(MODEL_GONE, MODEL_GONE.text)
     busy, starting = unavailable.text, STARTING
     if behind.hosts:
         busy = starting = ALL_UNWELL if behind.unwell >= set(behind.hosts) else ALL_BUSY
     return {
-        "answers": answers,
-        "no_memory": _answer(unavailable, NO_MEMORY),
-        "busy": _answer(unavailable, busy),
-        "starting": _answer(unavailable, starting),
+        "error_replies": error_replies,
+        "no_memory": _format_reply(unavailable, NO_MEMORY),
+        "busy": _format_reply(unavailable, busy),
+        "starting": _format_reply(unavailable, starting),
         "passing": {kind.status: RETRY_AFTER_S for kind in OF_DOOR if kind.is_passing},
     }
 
 
-def _answer(kind: ErrorKind, text: str) -> str:
+def _format_reply(kind: ErrorKind, text: str) -> str:
     body = json.dumps({"code": kind.status, "type": kind.type, "message": text})
     return f"set $offpath_error {kind.type}; return {kind.status} '{body}';"
 

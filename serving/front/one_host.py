@@ -1,4 +1,4 @@
-"""Runs `offpath serve --front`: a front door before the TorchServe of this host."""
+"""Runs `offpath serve --front`: a front door before the server of this host."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from offpath.handler.errors import ExpectedError
+from offpath.archive.photographs import SAMPLE
+from offpath.errors import ExpectedError
 from offpath.serving.client import Client
 from offpath.serving.front.behind import (
     check_successor,
     describe_models,
+    describe_upstreams,
     find_ready,
-    look_behind,
-    settings_behind,
+    make_upstream_settings,
 )
 from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
@@ -27,24 +28,23 @@ from offpath.serving.front.rotation import Rotation, Starting
 from offpath.serving.front.splits import check_splits, describe_change, judge_canaries, parse_split
 from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.process.ports import check_port_free, resolve_ports
-from offpath.serving.torchserve.management import ModelStatus
-from offpath.serving.torchserve.server_log import LogFollower
-from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.session import PHOTOGRAPH, View, show_gaps
+from offpath.serving.server.management import ModelStatus
+from offpath.serving.server.server_log import LogFollower
+from offpath.serving.server.server_settings import ServerSettings
+from offpath.serving.session import SERVERS, View, show_gaps
 
 WATCH_S = 0.2
 READY_CHECK_S = 1.0
 START_POLL_S = 0.05
 KEPT_LOGS = 3
-KINDS = ("torchserve", "granian")
 # So many workers with a broken model within this time make /ping answer 503.
 MOST_SICK = 3
 SICK_S = 60.0
 
 
-def serve_front(
+def serve_behind_door(
     make_settings: Callable[[str | None], ServerSettings],
-    front: DoorSettings,
+    door: DoorSettings,
     view: View,
     *,
     sample: bool = False,
@@ -55,15 +55,15 @@ def serve_front(
     Args:
         make_settings: returns the settings of the server to start, given its kind, or None for the
             kind to begin with; called again at each reload.
-        sample: send the bundled photograph to the first model and show the answer.
+        sample: send the bundled photograph to the first model and show the reply.
         once: stop as soon as the server is READY and the sample is answered.
 
     Raises:
-        ExpectedError: nginx or TorchServe does not start, or ends by itself.
+        ExpectedError: nginx or the server does not start, or ends by itself.
     """
     # A SIGHUP that comes during the start is followed after the start.
     with noting_hangup() as hangup:
-        session = OneHostSession(make_settings, front, view)
+        session = OneHostSession(make_settings, door, view)
         try:
             session.start()
             if sample:
@@ -75,21 +75,21 @@ def serve_front(
 
 
 class OneHostSession:
-    """One run of a door before this host's TorchServe."""
+    """One run of a door before this host's server."""
 
     def __init__(
-        self, make_settings: Callable[[str | None], ServerSettings], front: DoorSettings, view: View
+        self, make_settings: Callable[[str | None], ServerSettings], door: DoorSettings, view: View
     ) -> None:
         self._reloads = ReloadRequests(self._change_splits)
         self._make_settings, self._view = make_settings, view
         settings = make_settings(None)
         # TorchServe or Granian; differs from the one that runs only during a reload to the other.
         self._next_kind = settings.server
-        behind = look_behind(settings, front)
-        self.door = Door(settle_ports(front), behind, find_nginx(), settings.log_dir)
+        behind = describe_upstreams(settings, door)
+        self.door = Door(settle_ports(door), behind, find_nginx(), settings.log_dir)
         self.rotation = Rotation(
             self._make_next,
-            self.door.let_in,
+            self.door.switch_to,
             self.door.settings.drain_s,
             find_last_number(self.door.place.log),
         )
@@ -100,10 +100,10 @@ class OneHostSession:
         self._sick_ends: deque[float] = deque(maxlen=MOST_SICK)
 
     def start(self) -> None:
-        """Starts TorchServe, then nginx in front of it, and shows that they are READY.
+        """Starts the server, then nginx in front of it, and shows that they are READY.
 
         Raises:
-            ExpectedError: TorchServe or nginx does not start.
+            ExpectedError: the server or nginx does not start.
         """
         began = time.monotonic()
         with self._view.waiting("starting the server and nginx ..."):
@@ -130,7 +130,7 @@ class OneHostSession:
         name = self.rotation.current.model_names()[0]
         verify = self.door.settings.tls_cert is None
         with Client(self.door.url, name, headers=headers, verify=verify) as client:
-            self._view.show_prediction(PHOTOGRAPH, client.try_predict(PHOTOGRAPH))
+            self._view.show_prediction(SAMPLE, client.try_predict(SAMPLE))
 
     def watch(self, hangup: Hangup) -> None:
         """Looks after door and server until a signal interrupts it or a restart fails."""
@@ -164,18 +164,18 @@ class OneHostSession:
     def _make_next(self, number: int) -> ServerSettings:
         """Returns the settings of the next server; each server has its own folder of logs."""
         settings = self._make_settings(self._next_kind)
-        behind = look_behind(settings, self.door.settings)
+        behind = describe_upstreams(settings, self.door.settings)
         check_successor(self.door.behind, behind)
         log = self.door.place.log
-        for kind in KINDS:
+        for kind in SERVERS:
             shutil.rmtree(log / f"{kind}-{number - KEPT_LOGS}", ignore_errors=True)
         own = log / f"{settings.server}-{number}"
-        return settings_behind(settings, self.door.place, self.door.behind, own)
+        return make_upstream_settings(settings, self.door.place, self.door.behind, own)
 
     def _follow_reload(self, hangup: Hangup) -> None:
         """Begins a reload that was asked for, and lets in a server that has become READY."""
         is_free = not self._is_reload and self.rotation.starting is None
-        if is_free and (self._reloads.are_waiting() | hangup.take()):
+        if is_free and (self._reloads.accept_new() | hangup.take()):
             self._is_reload = True
             self._next_kind = self._reloads.begin() or self._next_kind
             try:
@@ -205,7 +205,7 @@ class OneHostSession:
         if settings != before:
             check_splits(settings.splits, self.rotation.current.archives)
             self.door.change_settings(settings)
-            self.door.answers.forgive()
+            self.door.replies.forgive()
         return {
             "canary": list(map(str, settings.canary)),
             "shadow": list(map(str, settings.shadow)),
@@ -260,11 +260,11 @@ class OneHostSession:
         self._next_ready_check = time.monotonic() + READY_CHECK_S
 
     def _count_workers(self, statuses: Sequence[ModelStatus]) -> None:
-        """Counts TorchServe's workers for /metrics; Granian counts its own (granian/reports.py)."""
-        if self.door.behind.routes:
+        """Counts the workers for /metrics, unless the server does."""
+        if self.rotation.current.counts_workers:
             return
         names = {(name, archive.model_version) for name, archive in self.rotation.current.archives}
-        # Without an answer no worker is READY, and the same number is wanted.
+        # Without a reply no worker is READY, and the same number is wanted.
         counts = {key: (0, self.door.workers.get(key, (0, 1))[1]) for key in sorted(names)}
         for status in statuses:
             key = status.model_name, status.model_version
@@ -274,7 +274,7 @@ class OneHostSession:
     def _judge_canaries(self, ready: set[tuple[str, str]]) -> None:
         """Suspends canaries that answer nothing, and lets those in again that can answer."""
         settings = self.door.settings
-        judged = judge_canaries(settings.canary, ready, self.door.answers.only_fails)
+        judged = judge_canaries(settings.canary, ready, self.door.replies.only_fails)
         if judged == settings.canary:
             return
         with self._shown("the canaries stay as they are"):
@@ -323,23 +323,23 @@ class OneHostSession:
         self._failures[consequence] = failure
 
 
-def settle_ports(front: DoorSettings) -> DoorSettings:
+def settle_ports(door: DoorSettings) -> DoorSettings:
     """Replaces each port 0 by a free one.
 
     Raises:
         ExpectedError: a port that was asked for is taken.
     """
-    if front.port and ":" not in front.host:
-        check_port_free(front.host, front.port, "--port")
-    if front.metrics_port:
-        check_port_free(front.metrics_host, front.metrics_port, "--metrics-port")
-    if ":" in front.host:
-        if not front.port:
+    if door.port and ":" not in door.host:
+        check_port_free(door.host, door.port, "--port")
+    if door.metrics_port:
+        check_port_free(door.metrics_host, door.metrics_port, "--metrics-port")
+    if ":" in door.host:
+        if not door.port:
             raise ExpectedError("an IPv6 --host needs a --port other than 0")
-        (metrics,) = resolve_ports(front.metrics_host, [front.metrics_port])
-        return replace(front, metrics_port=metrics)
-    port, metrics = resolve_ports(front.host, [front.port, front.metrics_port])
-    return replace(front, port=port, metrics_port=metrics)
+        (metrics,) = resolve_ports(door.metrics_host, [door.metrics_port])
+        return replace(door, metrics_port=metrics)
+    port, metrics = resolve_ports(door.host, [door.port, door.metrics_port])
+    return replace(door, port=port, metrics_port=metrics)
 
 
 def find_last_number(log: Path) -> int:

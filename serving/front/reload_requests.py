@@ -1,6 +1,6 @@
 """The Unix socket by which `offpath reload` and `offpath canary` reach a front door.
 
-Each connection is one request in JSON. One with a `server` asks for a reload, and its answer is the
+Each connection is one request in JSON. One with a `server` asks for a reload, and its reply is the
 outcome of a reload that began after the request. Any other one is a change of canaries and shadows.
 The socket is in the door's own folder, which ends with it.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 
 # In the door's folder, which only its user can enter.
 SOCKET = "reload.sock"
@@ -29,7 +29,7 @@ class ReloadRequests:
     """The door's end of the socket.
 
     Args:
-        change: changes canaries and shadows, and returns the answer.
+        change: changes canaries and shadows, and returns the reply.
     """
 
     def __init__(self, change: Callable[..., dict[str, list[str]]] = dict) -> None:
@@ -51,8 +51,8 @@ class ReloadRequests:
             ) from error
         self._listener.listen(BACKLOG)
 
-    def are_waiting(self) -> bool:
-        """Accepts new requests and tells whether any waits for a reload to begin."""
+    def accept_new(self) -> bool:
+        """Accepts new requests, and returns True if any waits for a reload to begin."""
         # No more are there, the socket is not open, or no descriptor is left.
         with contextlib.suppress(OSError):
             while True:
@@ -79,11 +79,11 @@ class ReloadRequests:
     def end(self, failure: str | None) -> None:
         """Answers the requests of the reload that has ended; `failure` is None on success."""
         for connection in self._begun:
-            _answer(connection, {"failure": failure})
+            _send(connection, {"failure": failure})
         self._begun = []
 
     def close(self) -> None:
-        """Ends all requests without an answer. Safe to call twice."""
+        """Ends all requests without a reply. Safe to call twice."""
         waiting = [connection for connection, _ in self._waiting]
         for connection in (self._listener, *waiting, *self._begun):
             connection.close()
@@ -98,12 +98,12 @@ class ReloadRequests:
         if "server" in request:
             self._waiting.append((connection, request["server"]))
             return
-        answer: dict[str, Any]
+        reply: dict[str, Any]
         try:
-            answer = {"failure": None, **self._change(**request)}
+            reply = {"failure": None, **self._change(**request)}
         except ExpectedError as error:
-            answer = {"failure": str(error)}
-        _answer(connection, answer)
+            reply = {"failure": str(error)}
+        _send(connection, reply)
 
 
 def request_reload(folder: Path, timeout_s: float, server: str | None = None) -> None:
@@ -135,11 +135,11 @@ def request_change(folder: Path, change: dict[str, list[str]]) -> dict[str, list
     Raises:
         ExpectedError: no door runs, or it refuses the change.
     """
-    answer = _ask(folder, json.dumps(change).encode(), CHANGE_TIMEOUT_S, "change")
-    failure = answer.pop("failure")
+    reply = _ask(folder, json.dumps(change).encode(), CHANGE_TIMEOUT_S, "change")
+    failure = reply.pop("failure")
     if failure is not None:
         raise ExpectedError(failure)
-    return answer
+    return reply
 
 
 def _ask(folder: Path, request: bytes, timeout_s: float, what: str) -> dict[str, Any]:
@@ -155,23 +155,23 @@ def _ask(folder: Path, request: bytes, timeout_s: float, what: str) -> dict[str,
         try:
             connection.sendall(request)
             connection.shutdown(socket.SHUT_WR)
-            answer = _read_all(connection)
+            reply = _read_all(connection)
         except TimeoutError as error:
             raise ExpectedError(
                 f"the {what} has not ended after {timeout_s:.0f} s; it goes on without this command"
             ) from error
         except OSError:
-            answer = b""
-    if not answer:
+            reply = b""
+    if not reply:
         raise ExpectedError(f"`offpath serve` ended during the {what}")
-    content: dict[str, Any] = json.loads(answer)
+    content: dict[str, Any] = json.loads(reply)
     return content
 
 
-def _answer(connection: socket.socket, answer: dict[str, Any]) -> None:
-    # A command that was interrupted does not wait for its answer.
+def _send(connection: socket.socket, reply: dict[str, Any]) -> None:
+    # A command that was interrupted does not wait for its reply.
     with connection, contextlib.suppress(OSError):
-        connection.sendall(json.dumps(answer).encode())
+        connection.sendall(json.dumps(reply).encode())
 
 
 def _read_all(connection: socket.socket) -> bytes:

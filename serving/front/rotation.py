@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import psutil
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.front.behind import count_connections
 from offpath.serving.front.nginx_config import KEEPALIVE_S
-from offpath.serving.torchserve.management import ModelStatus
-from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.session import make_server, start_checked
+from offpath.serving.server.management import ModelStatus
+from offpath.serving.server.server import Server
+from offpath.serving.server.server_settings import ServerSettings
+from offpath.serving.session import make_server, start_checked
 
 # After this many seconds, nginx passes no request to an old server. It keeps a connection only if a
 # request on it ended within KEEPALIVE_S of its start, and then for KEEPALIVE_S.
@@ -65,14 +65,14 @@ class Retired:
         ending: the thread that stops it.
     """
 
-    server: TorchServe
+    server: Server
     since: float
     drain_s: float
     old_nginx: list[int]
     ending: threading.Thread | None = None
 
-    def is_over(self) -> bool:
-        """Stops the server once it has answered everything; True when it has ended."""
+    def end_if_done(self) -> bool:
+        """Stops the server once it has answered everything; returns True when it has ended."""
         if self.ending is None and self._may_end():
             self.ending = threading.Thread(target=self.server.stop, daemon=True)
             self.ending.start()
@@ -100,7 +100,7 @@ class Rotation:
 
     Args:
         make_settings: returns the settings of the next server, given its number.
-        let_in: sends new requests to a server, or raises and changes nothing (`Door.let_in`).
+        switch_to: sends new requests to a server, or raises and changes nothing (`Door.switch_to`).
         drain_s: seconds that an old server may take to answer its requests.
         count: number of the last server before this command.
     """
@@ -108,19 +108,19 @@ class Rotation:
     def __init__(
         self,
         make_settings: Callable[[int], ServerSettings],
-        let_in: Callable[[TorchServe], list[int]],
+        switch_to: Callable[[Server], list[int]],
         drain_s: float,
         count: int = 0,
     ) -> None:
-        self._make_settings, self._let_in = make_settings, let_in
+        self._make_settings, self._switch_to = make_settings, switch_to
         self._drain_s = drain_s
         self._count = count
-        self._current: TorchServe | None = None
+        self._current: Server | None = None
         self._retired: list[Retired] = []
         self.starting: Starting | None = None
 
     @property
-    def current(self) -> TorchServe:
+    def current(self) -> Server:
         """The server that gets the requests; RuntimeError before the first one."""
         if self._current is None:
             raise RuntimeError("no server was let in yet")
@@ -146,7 +146,7 @@ class Rotation:
         if starting.failure is not None:
             return starting
         try:
-            old_nginx = self._let_in(starting.server)
+            old_nginx = self._switch_to(starting.server)
         except (ExpectedError, OSError) as error:  # such as a full disk
             starting.failure = error
             starting.server.stop()
@@ -163,7 +163,7 @@ class Rotation:
 
     def end_retired(self) -> None:
         """Ends old servers that have answered everything; to be called regularly."""
-        self._retired = [r for r in self._retired if not r.is_over()]
+        self._retired = [r for r in self._retired if not r.end_if_done()]
 
     def stop(self) -> None:
         servers = [retired.server for retired in self._retired]

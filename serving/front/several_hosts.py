@@ -16,14 +16,14 @@ from pathlib import Path
 
 import httpx
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.one_host import settle_ports
 from offpath.serving.process.interrupts import Hangup, noting_hangup
-from offpath.serving.torchserve.session import View
+from offpath.serving.session import View
 
 LOOK_S = 1.0
 PING_TIMEOUT_S = 1.0
@@ -32,7 +32,7 @@ MISSES = 3
 
 
 class Pings:
-    """The recent answers of the hosts' /ping.
+    """The recent replies of the hosts' /ping.
 
     Args:
         hosts: HOST:PORT of each host. A host counts as unwell until it has answered.
@@ -65,12 +65,12 @@ class SeveralHostsSession:
     """One run of a door before several hosts."""
 
     def __init__(
-        self, front: DoorSettings, behind: Behind, view: View, log_dir: Path | None = None
+        self, door: DoorSettings, behind: Behind, view: View, log_dir: Path | None = None
     ) -> None:
         self._view, self._behind = view, behind
         self._pings = Pings(behind.hosts)
         self._failure = ""
-        self.door = Door(settle_ports(front), behind, find_nginx(), log_dir)
+        self.door = Door(settle_ports(door), behind, find_nginx(), log_dir)
 
     def start(self) -> None:
         """Asks the hosts, starts nginx and shows that it listens. Hosts may become ready later.
@@ -137,13 +137,13 @@ class SeveralHostsSession:
         self.door.change(replace(self._behind, unwell=unwell))
 
 
-def serve_hosts(front: DoorSettings, behind: Behind, view: View, log_dir: Path | None) -> None:
+def serve_hosts(door: DoorSettings, behind: Behind, view: View, log_dir: Path | None) -> None:
     """Runs the door until interrupted.
 
     Raises:
         ExpectedError: nginx does not start, or has too little room in memory for bodies.
     """
-    session = SeveralHostsSession(front, behind, view, log_dir)
+    session = SeveralHostsSession(door, behind, view, log_dir)
     with noting_hangup() as hangup, ExitStack() as end:
         end.callback(session.stop)
         session.start()

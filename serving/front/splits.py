@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from offpath.archive.mar_file import MarFile
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 
 # The names that a path of nginx.conf accepts, and the share as nginx's split_clients takes it.
 SPLIT = re.compile(r"([A-Za-z0-9._-]{1,128})=([A-Za-z0-9._-]{1,64}):([0-9]{1,3}(?:\.[0-9]{1,2})?)%")

@@ -52,8 +52,8 @@ class Balance:
         self._changed_s = now_s
         self.requests += requests
 
-    def ends_connection(self) -> bool:
-        """Tells whether the answer that is being sent must end its connection."""
+    def take_surplus(self) -> bool:
+        """Returns True if the answer that is being sent must end its connection."""
         self._surplus -= 1
         return self._surplus >= 0
 

@@ -21,8 +21,8 @@ from socketserver import BaseServer, ThreadingTCPServer, ThreadingUnixStreamServ
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from offpath.serving.granian.series import Key
-from offpath.serving.granian.slots import ServedModel
+from offpath.serving.granian.metric_sums import Key
+from offpath.serving.server.served_model import ServedModel
 
 MOST_REPORT_BYTES = 1 << 18
 # A worker reports once per second. One that has been silent for longer takes no requests.
@@ -128,7 +128,7 @@ class Reports:
             "modelName": model.name,
             "modelVersion": model.version,
             "modelUrl": model.archive,
-            **model.settings,
+            **model.settings.list_numbers(),
             "workers": [
                 {"status": self._read_status(slot), "pid": pid, "gpu": is_gpu}
                 for slot, (pid, _) in ready.items()

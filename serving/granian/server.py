@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from offpath.archive.mar_file import read_mar, unpack_mar
-from offpath.handler.errors import MissingPackage, WrongOption
+from offpath.archive.mar_file import MarFile, read_mar, unpack_mar
+from offpath.errors import MissingPackage, WrongOption
 from offpath.handler.process.lazy_imports import is_installed
+from offpath.serving.granian.plan import Plan, WorkerPlan
 from offpath.serving.granian.reports import Reports, StatusPages
-from offpath.serving.granian.slots import ServedModel, name_socket, plan_models
-from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_settings import (
+from offpath.serving.granian.slots import plan_models
+from offpath.serving.server.served_model import ServedModel, name_socket
+from offpath.serving.server.server import Server
+from offpath.serving.server.server_settings import (
     DEFAULTS,
     ServerSettings,
-    choose_ports,
     read_config,
     socket_kinds,
     socket_path,
@@ -33,14 +32,12 @@ MOST_LOG_BYTES = 20 << 20
 MOST_BODY_BYTES = 1 << 30
 
 
-class GranianServer(TorchServe):
-    """A supervisor with its workers in place of Java with its workers.
-
-    Archives, ports, folders, logs and the end of the processes are the same as for TorchServe.
-    """
+class GranianServer(Server):
+    """A supervisor with its workers, which warm up before they are READY."""
 
     product = "Granian"
-    server_log = "granian.log"
+    log_name = "granian.log"
+    counts_workers = True
 
     def __init__(self, settings: ServerSettings) -> None:
         super().__init__(settings)
@@ -55,6 +52,9 @@ class GranianServer(TorchServe):
             numbers = [number for model in self._models for number in model.slots]
             links |= {name: listener.with_name(name) for name in map(name_socket, numbers)}
         return links
+
+    def plan_routes(self, archives: Sequence[tuple[str, MarFile]]) -> tuple[ServedModel, ...]:
+        return tuple(plan_models(archives))
 
     def rotate_log(self) -> None:
         log = self.log_path
@@ -87,7 +87,7 @@ class GranianServer(TorchServe):
         super().stop()
         self._pages.close()
 
-    def _launch(self) -> None:
+    def _launch(self, folder: Path) -> None:
         """Starts the supervisor, which imports torch while the archives are unpacked."""
         if not (is_installed("granian") and is_installed("uvloop")):
             raise MissingPackage("Granian", "granian")
@@ -97,8 +97,6 @@ class GranianServer(TorchServe):
                 f"{len(self._models)} archives on Granian need the front door, which chooses the "
                 "worker by the path; use --front, or serve one archive"
             )
-        folder, _ = self._make_folders()
-        self._ports = choose_ports(self.settings)
         reports, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with open(self.log_path, "ab") as log, theirs:
             program = [sys.executable, str(Path(__file__).with_name("supervisor.py"))]
@@ -117,7 +115,7 @@ class GranianServer(TorchServe):
             self._pages.open_socket(socket_path(folder, kind))
         if not self.settings.unix_sockets:
             self._pages.open_port(self.settings.host, self.ports.metrics)
-        reports.sendall(self._make_plan(folder))
+        reports.sendall(self._make_plan(folder).to_json())
         self._reports.follow(reports)
 
     def _raise_if_failed(self) -> None:
@@ -125,27 +123,23 @@ class GranianServer(TorchServe):
             self._fail_to_load(*self._reports.failure)
         super()._raise_if_failed()
 
-    def _make_plan(self, folder: Path) -> bytes:
+    def _make_plan(self, folder: Path) -> Plan:
         """Unpacks the archives and returns what the supervisor has to know."""
         settings = self.settings
         properties = {**DEFAULTS, **read_config(settings), **settings.overrides}
-        slots: list[dict[str, Any]] = []
-        port = [settings.host, self.ports.inference]
+        workers: list[WorkerPlan] = []
         for model in self._models:
             unpacked = folder / f"model-{model.first_slot}"
             unpack_mar(read_mar(Path(model.archive)), unpacked)
+            queue = model.share_queue(int(properties["job_queue_size"]))
             for number in model.slots:
-                own = {
-                    "number": number,
-                    "folder": str(unpacked),
-                    "listen": str(folder / name_socket(number)) if settings.unix_sockets else port,
-                    "queue": model.share_queue(int(properties["job_queue_size"])),
-                }
-                slots.append({**asdict(model), **own})
-        plan = {
-            "slots": slots,
-            "has_door": settings.unix_sockets,
-            "max_body_bytes": int(properties["max_request_size"]),
-            "most_bytes": MOST_BODY_BYTES // max(1, len(slots)),
-        }
-        return json.dumps(plan).encode()
+                path = str(folder / name_socket(number)) if settings.unix_sockets else None
+                workers.append(WorkerPlan(model, number, str(unpacked), path, queue))
+        return Plan(
+            tuple(workers),
+            settings.host,
+            self.ports.inference,
+            has_door=settings.unix_sockets,
+            max_body_bytes=int(properties["max_request_size"]),
+            most_bytes=MOST_BODY_BYTES // max(1, len(workers)),
+        )

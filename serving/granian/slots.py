@@ -4,63 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 from offpath.archive.mar_file import MarFile, check_runs_alone
-from offpath.archive.model_config import is_device_ids
-from offpath.handler.errors import WrongOption
-from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
-
-# Keys of model-config.yaml -> value without the key, or with one that TorchServe would ignore.
-DEFAULTS = {
-    "minWorkers": 1,
-    "maxWorkers": 1,
-    "batchSize": 1,
-    "maxBatchDelay": 100,
-    "responseTimeout": DEFAULT_RESPONSE_TIMEOUT_S,
-    "startupTimeout": DEFAULT_RESPONSE_TIMEOUT_S,
-}
+from offpath.errors import WrongOption
+from offpath.serving.server.served_model import ServedModel
 
 # The supervisor gets the plan of all workers as one message, for which Linux has 208 kB.
 MOST_WORKERS = 256
 # Also safe in nginx.conf.
 NAME = re.compile("[A-Za-z0-9._-]{1,64}")
-# How the names of workers' sockets begin.
-WORKER = "worker-"
-
-
-@dataclass(frozen=True)
-class ServedModel:
-    """One version of a model.
-
-    Attributes:
-        archive: path of the .mar.
-        settings: the settings in force, with the keys of `DEFAULTS`.
-        first_slot: number of its first worker; all workers of a server are numbered.
-        is_default: paths without a version lead to it.
-    """
-
-    name: str
-    version: str
-    archive: str
-    settings: dict[str, int]
-    device: str | None
-    device_ids: list[int]
-    first_slot: int
-    is_default: bool
-
-    @property
-    def slots(self) -> range:
-        return range(self.first_slot, self.first_slot + self.settings["maxWorkers"])
-
-    def share_queue(self, requests: int) -> int:
-        """Returns one worker's share of the requests that may wait, at least one batch."""
-        return max(self.settings["batchSize"], -(-requests // len(self.slots)))
-
-
-def name_socket(slot: int) -> str:
-    return f"{WORKER}{slot}.sock"
 
 
 def plan_models(archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:
@@ -80,21 +33,15 @@ def plan_models(archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:
                 f"{archive.path} holds {name!r} {version!r}; a path of Granian's needs names of "
                 "letters, digits and ._-; choose one with NAME=PATH.mar"
             )
-        config = archive.model_config or {}
-        settings = {key: _read(config, key) for key in DEFAULTS}
         # There is no scaling: the largest number of workers runs from the start.
-        settings["minWorkers"] = settings["maxWorkers"] = max(
-            settings["minWorkers"], settings["maxWorkers"]
-        )
-        ids: Any = config.get("deviceIds")
+        workers = archive.serving.workers
+        settings = replace(archive.serving, min_workers=workers, max_workers=workers, asked={})
         models.append(
             ServedModel(
                 name,
                 version,
                 str(archive.path.resolve()),
                 settings,
-                config.get("deviceType"),
-                ids if is_device_ids(ids) else [],
                 next_slot,
                 all(model.name != name for model in models),
             )
@@ -106,8 +53,3 @@ def plan_models(archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:
                 f"{MOST_WORKERS}, so lower maxWorkers, or start another server"
             )
     return models
-
-
-def _read(config: dict[str, Any], key: str) -> int:
-    value = config.get(key)
-    return value if type(value) is int and value > 0 else DEFAULTS[key]

@@ -12,11 +12,9 @@ message.
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import math
 import os
-import selectors
 import signal
 import socket
 import sys
@@ -27,8 +25,9 @@ from typing import Any
 # Replaces this script's folder, whose module names could hide others.
 sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 
-from offpath.serving.fork.fork_server import end_with_parent, import_shared  # noqa: E402
+from offpath.serving.fork.children import Children, import_shared, share_memory  # noqa: E402
 from offpath.serving.granian.balance import share_numbers  # noqa: E402
+from offpath.serving.granian.plan import Plan, WorkerPlan, read_plan  # noqa: E402
 
 # Seconds before a worker is started again, by the number of its quick ends in a row.
 PAUSES_S = (0, 1, 1, 2, 3, 5, 8, 13)
@@ -50,7 +49,6 @@ class Slot:
     """The place of one worker; times are by `time.monotonic`.
 
     Attributes:
-        plan: what the worker serves (`GranianServer`).
         listener: its socket, which outlives it; None for a port of a worker that ended too often.
         target: the slot whose worker its path leads to; None while the path leads nowhere.
         pid: 0 while no worker runs.
@@ -58,7 +56,7 @@ class Slot:
         quick_ends: times in a row that it ended soon after its start.
     """
 
-    plan: dict[str, Any]
+    plan: WorkerPlan
     listener: socket.socket | None = None
     pid: int = 0
     began_s: float = 0.0
@@ -68,11 +66,6 @@ class Slot:
 
     def __post_init__(self) -> None:
         self.target = self
-
-    @property
-    def has_path(self) -> bool:
-        """Tells whether it has a Unix socket, and not a port that it shares with others."""
-        return isinstance(self.plan["listen"], str)
 
 
 class Supervisor:
@@ -86,13 +79,14 @@ class Supervisor:
             could not end itself by a timer, because a stopped process gets no signal.
     """
 
-    def __init__(self, plan: dict[str, Any], reports: socket.socket) -> None:
-        self._slots = [Slot(one) for one in plan["slots"]]
+    def __init__(self, plan: Plan, reports: socket.socket) -> None:
+        self.plan = plan
+        self._slots = [Slot(one) for one in plan.workers]
         self._reports = reports
         self.means = share_numbers(len(self._slots))
         self.deadlines = share_numbers(len(self._slots))
         self._looked_s = time.monotonic()
-        self._selector = selectors.DefaultSelector()
+        self._children = Children()
         self._is_ending = False
         signal.signal(signal.SIGTERM, self._end)
 
@@ -102,28 +96,44 @@ class Supervisor:
         Returns:
             in a forked worker, its slot; in the supervisor, None when all workers have ended.
         """
-        while not self._is_ending or any(slot.pid for slot in self._slots):
+        while not self._is_ending or self._children:
             if not self._is_ending:
                 self._kill_late()
-                self._lead()
+                self._point_paths()
             for slot in self._slots:
                 is_due = not slot.pid and time.monotonic() >= slot.start_s
                 if is_due and not self._is_ending and self._fork(slot):
                     return slot
-            is_led = all(slot.target is slot for slot in self._slots)
-            for key, _ in self._selector.select(LOOK_S if is_led else LOOK_SOON_S):
-                self._bury(key.data, key.fd)
+            is_own = all(slot.target is slot for slot in self._slots)
+            for key, _ in self._children.selector.select(LOOK_S if is_own else LOOK_SOON_S):
+                self._note_end(key.data)
         return None
 
     def beat(self, number: int) -> None:
         """Moves the deadline of a READY worker, which calls this in its event loop."""
         self.deadlines[number] = time.monotonic() + SILENT_S
 
+    def open_listener(self, worker: WorkerPlan) -> socket.socket:
+        """Listens on a worker's Unix socket, or with others at the port."""
+        if worker.socket is not None:
+            listener = socket.socket(socket.AF_UNIX)
+            listener.bind(worker.socket)
+            os.link(worker.socket, worker.socket + OWN)
+        else:
+            listener = socket.socket()
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Each worker has its own queue, and the kernel spreads connections over them.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            listener.bind((self.plan.host, self.plan.port))
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+        return listener
+
     def _kill_late(self) -> None:
         now_s = time.monotonic()
         slept_s, self._looked_s = now_s - self._looked_s, now_s
         for slot in self._slots:
-            number = slot.plan["number"]
+            number = slot.plan.number
             if slept_s > 2 * LOOK_S:
                 # The whole machine or container may have been stopped, and workers with it.
                 self.deadlines[number] += slept_s
@@ -133,74 +143,62 @@ class Supervisor:
     def _fork(self, slot: Slot) -> bool:
         """Starts a worker; True in the worker."""
         if slot.listener is None and slot.quick_ends < 2:
-            slot.listener = open_listener(slot.plan["listen"])
+            slot.listener = self.open_listener(slot.plan)
         slot.began_s = time.monotonic()
-        limit_s = slot.plan["settings"]["startupTimeout"]
-        self.deadlines[slot.plan["number"]] = slot.began_s + limit_s
-        # Otherwise a SIGTERM could run this process's handler in the worker.
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-        supervisor = os.getpid()
-        slot.pid = os.fork()
+        limit_s = slot.plan.model.settings.startup_timeout_s
+        self.deadlines[slot.plan.number] = slot.began_s + limit_s
+        slot.pid = self._children.fork(slot)
         if slot.pid == 0:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            end_with_parent(supervisor)
-            self._selector.close()
             for other in self._slots:
                 if other is not slot and other.listener is not None:
                     other.listener.close()
-        else:
-            self._selector.register(os.pidfd_open(slot.pid), selectors.EVENT_READ, slot)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         return slot.pid == 0
 
-    def _lead(self) -> None:
-        """Leads the path of each worker to it, or to another of its model while it is replaced."""
+    def _point_paths(self) -> None:
+        """Points each worker's path to it, or to another of its model while it is replaced."""
         for slot in self._slots:
-            target = self._choose(slot) if slot.has_path else slot
-            if target is slot.target:
+            target = self._choose(slot)
+            if target is slot.target or slot.plan.socket is None:
                 continue
-            listener = None if target is None else target.plan["listen"]
             with contextlib.suppress(OSError):  # the next call tries again
-                lead(slot.plan["listen"], listener)
+                point_path(slot.plan.socket, None if target is None else target.plan.socket)
                 slot.target = target
 
     def _choose(self, slot: Slot) -> Slot | None:
-        number = slot.plan["number"]
+        number = slot.plan.number
         if slot.quick_ends == 0 or math.isfinite(self.means[number]):
             return slot
         others = self._slots[number + 1 :] + self._slots[:number]
         for other in others:
-            is_ready = math.isfinite(self.means[other.plan["number"]])
-            if is_ready and other.plan["folder"] == slot.plan["folder"]:
+            is_ready = math.isfinite(self.means[other.plan.number])
+            if is_ready and other.plan.model == slot.plan.model:
                 return other
         # Requests wait for a worker that ended once. One that ends again and again refuses them.
         return slot if slot.quick_ends == 1 else None
 
-    def _bury(self, slot: Slot, pidfd: int) -> None:
+    def _note_end(self, slot: Slot) -> None:
         """Notes the end of a worker and sets the time of the next start."""
-        _, status = os.waitpid(slot.pid, 0)
-        self._selector.unregister(pidfd)
-        os.close(pidfd)
+        code = self._children.note_end(slot.pid)
         ran_s = time.monotonic() - slot.began_s
         slot.quick_ends = slot.quick_ends + 1 if ran_s < STABLE_S else 1
         pause_s = PAUSES_S[min(slot.quick_ends, len(PAUSES_S)) - 1]
         slot.pid, slot.start_s = 0, time.monotonic() + pause_s
-        self.means[slot.plan["number"]] = math.inf
+        number = slot.plan.number
+        self.means[number] = math.inf
         if self._is_ending:
             return
-        if pause_s and slot.listener is not None and not slot.has_path:
+        if pause_s and slot.listener is not None and slot.plan.socket is None:
             # It is not coming back soon: its requests are refused, so that others get them.
             slot.listener.close()
             slot.listener = None
-        code = os.waitstatus_to_exitcode(status)
         how = f"with exit status {code}"
         if code < 0:
             how = f"by {signal.Signals(-code).name}"
-            if time.monotonic() > self.deadlines[slot.plan["number"]]:
+            if time.monotonic() > self.deadlines[number]:
                 how = "because it took too long"
-        send(self._reports, slot.plan["number"], ended=how)
+        send(self._reports, number, ended=how)
         log(
-            f"worker {slot.plan['number']} of {slot.plan['name']} ended {how} after {ran_s:.0f} s; "
+            f"worker {number} of {slot.plan.model.name} ended {how} after {ran_s:.0f} s; "
             f"starting another{f' in {pause_s} s' if pause_s else ''}"
         )
 
@@ -209,35 +207,16 @@ class Supervisor:
         for slot in self._slots:
             if slot.listener is not None:
                 slot.listener.close()
-            if slot.pid:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(slot.pid, signal.SIGTERM)
+        self._children.terminate()
 
 
-def open_listener(address: str | list[Any]) -> socket.socket:
-    """Listens on a Unix socket, or with others on a TCP port."""
-    if isinstance(address, str):
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(address)
-        os.link(address, address + OWN)
-    else:
-        listener = socket.socket()
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Each worker has its own queue, and the kernel spreads connections over them.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind((address[0], address[1]))
-    listener.listen(BACKLOG)
-    listener.setblocking(False)
-    return listener
-
-
-def lead(path: str, listener: str | None) -> None:
-    """Leads a path to a listener, given by its own path; without one, connections are refused."""
-    if listener is None:
+def point_path(path: str, socket: str | None) -> None:
+    """Points a path to the listener of a worker's socket; with None, connections are refused."""
+    if socket is None:
         os.unlink(path)
     else:
         new = f"{path}.new"
-        os.link(listener + OWN, new)
+        os.link(socket + OWN, new)
         os.replace(new, path)
 
 
@@ -268,14 +247,12 @@ def main(reports: socket.socket) -> None:
 
     from offpath.serving.granian.worker import run_worker
 
-    plan = json.loads(reports.recv(MOST_MESSAGE_BYTES))
-    gc.collect()
-    # Otherwise a garbage collection in a worker would write to, and so copy, every object's page.
-    gc.freeze()
+    plan = read_plan(reports.recv(MOST_MESSAGE_BYTES))
+    share_memory()
     supervisor = Supervisor(plan, reports)
     slot = supervisor.run()
     if slot is not None:
-        run_worker(plan, slot.plan, slot.listener, reports, supervisor)
+        run_worker(slot.plan, slot.listener, reports, supervisor)
 
 
 if __name__ == "__main__":

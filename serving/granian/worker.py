@@ -27,10 +27,12 @@ from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
 from granian.server.embed import Server
 
 from offpath.serving.granian.balance import Balance
-from offpath.serving.granian.series import Metric, Series
-from offpath.serving.granian.supervisor import BACKLOG, Supervisor, open_listener, send
+from offpath.serving.granian.metric_sums import MetricSums, SummedMetric
+from offpath.serving.granian.plan import Plan, WorkerPlan
+from offpath.serving.granian.supervisor import BACKLOG, Supervisor, send
 from offpath.serving.granian.uploads import Body, BodyMemory
 from offpath.serving.process.gpus import list_gpus
+from offpath.serving.server.served_model import ServedModel
 from offpath.serving.service.archived_handler import ArchivedHandler
 from offpath.serving.service.model_service import ModelService, ServiceSettings
 
@@ -81,34 +83,35 @@ class InheritedServer(Server):
 class App:
     """Answers HTTP requests: Granian's RSGI application.
 
-    `slot` is this worker's part of `plan`, the server's plan (`GranianServer`). `report` sends the
-    metrics to `offpath serve`. `beat` moves the time at which the supervisor kills this process.
+    `worker` is this worker's part of `plan`. `report` sends the metrics to `offpath serve`. `beat`
+    moves the time at which the supervisor kills this process.
     """
 
     def __init__(
         self,
-        plan: dict[str, Any],
-        slot: dict[str, Any],
+        plan: Plan,
+        worker: WorkerPlan,
         handler: ArchivedHandler,
-        series: Series,
+        sums: MetricSums,
         report: Callable[[Any], bool],
         balance: Balance,
         beat: Callable[[], None],
     ) -> None:
-        self._series, self._report = series, report
+        self._sums, self._report = sums, report
         self.balance, self._beat = balance, beat
+        model = worker.model
         settings = ServiceSettings(
-            name=slot["name"],
-            version=slot["version"],
-            batch_size=slot["settings"]["batchSize"],
-            max_batch_delay_ms=slot["settings"]["maxBatchDelay"],
-            response_timeout_s=slot["settings"]["responseTimeout"],
-            max_body_bytes=plan["max_body_bytes"],
-            most_requests=slot["queue"],
-            has_door=plan["has_door"],
+            name=model.name,
+            version=model.version,
+            batch_size=model.settings.batch_size,
+            max_batch_delay_ms=model.settings.max_batch_delay_ms,
+            response_timeout_s=model.settings.response_timeout_s,
+            max_body_bytes=plan.max_body_bytes,
+            most_requests=worker.queue,
+            has_door=plan.has_door,
         )
-        self._memory = BodyMemory(plan["most_bytes"])
-        self._labels = {"model_name": slot["name"], "model_version": slot["version"]}
+        self._memory = BodyMemory(plan.most_bytes)
+        self._labels: dict[str, Any] = {"model_name": model.name, "model_version": model.version}
         self.is_ending = False
         self._loop = asyncio.get_running_loop()
         self._statuses, self._reported = [0] * 6, (0.0, 0.0, 0.0)
@@ -124,7 +127,7 @@ class App:
             except ProtocolClosed:
                 return  # the client has left in the middle of its body
         out = list(reply.headers.items())
-        if self.balance.ends_connection():
+        if self.balance.take_surplus():
             out.append(("connection", "close"))
         self._statuses[reply.status // 100] += 1
         proto.response_bytes(reply.status, out, reply.body)
@@ -186,57 +189,54 @@ class App:
         statuses, self._statuses = self._statuses, [0] * 6
         for hundred, count in enumerate(statuses):
             if count:
-                self._series.add(f"Requests{hundred}XX", count, Level="Host")
+                self._sums.add(f"Requests{hundred}XX", count, Level="Host")
         service, before = self.service, self._reported
         self._reported = service.answered, 1e6 * service.took_s, 1e6 * service.waited_s
         for name, now, reported in zip(COUNTERS, self._reported, before):
-            self._series.add(name, now - reported, **self._labels)
-        self._series.report(self._report)
+            self._sums.add(name, now - reported, **self._labels)
+        self._sums.report(self._report)
 
 
 def run_worker(
-    plan: dict[str, Any],
-    slot: dict[str, Any],
+    worker: WorkerPlan,
     listener: socket.socket | None,
     reports: socket.socket,
     supervisor: Supervisor,
 ) -> None:
     """Loads the archive, tells `offpath serve`, and serves until SIGTERM; never returns."""
-    name = f"W-{slot['number']}-{slot['name']}_{slot['version']}"
-    start_logging(name)
-    series = Series()
+    model, number = worker.model, worker.number
+    start_logging(worker.log_name)
+    sums = MetricSums()
     try:
         began_s = time.monotonic()
         handler = ArchivedHandler(
-            Path(slot["folder"]),
-            batch_size=slot["settings"]["batchSize"],
-            gpu=choose_gpu(slot),
-            make_metric=partial(Metric, series),
-            name=slot["name"],
+            Path(worker.folder),
+            batch_size=model.settings.batch_size,
+            gpu=choose_gpu(model, number),
+            make_metric=partial(SummedMetric, sums),
+            name=model.name,
         )
         handler.warm_up()
         load_ms = (time.monotonic() - began_s) * 1e3
-        series.add("WorkerLoadTime", load_ms, False, WorkerName=name, Level="Host")
+        sums.add("WorkerLoadTime", load_ms, False, WorkerName=worker.log_name, Level="Host")
     except Exception as error:
         why = "".join(traceback.format_exception_only(error)).strip()
-        send(reports, slot["number"], failed=why)
+        send(reports, number, failed=why)
         # The terminal shows the first line alone.
         logger.exception("the model failed to load: %s", why)
         os._exit(EXIT_STATUS)
     pace_logging()
-    listener = listener or open_listener(slot["listen"])
-    peers = [
-        other["number"]
-        for other in plan["slots"]
-        if other["listen"] == slot["listen"] and other is not slot
-    ]
-    beat = partial(supervisor.beat, slot["number"])
+    listener = listener or supervisor.open_listener(worker)
+    plan = supervisor.plan
+    at_port = [other.number for other in plan.workers if other.socket is None]
+    peers = [other for other in at_port if other != number]
+    beat = partial(supervisor.beat, number)
     beat()
-    tell = partial(send, reports, slot["number"])
-    balance = Balance(supervisor.means, slot["number"], peers)
+    tell = partial(send, reports, number)
+    balance = Balance(supervisor.means, number, peers)
 
     def make_app() -> App:  # in the event loop
-        return App(plan, slot, handler, series, lambda sums: tell(series=sums), balance, beat)
+        return App(plan, worker, handler, sums, lambda series: tell(series=series), balance, beat)
 
     uvloop.run(serve(make_app, listener, lambda: tell(ready=handler.describe())))
     os._exit(0)
@@ -262,11 +262,12 @@ async def serve(
     app.write_series()
 
 
-def choose_gpu(slot: dict[str, Any]) -> int | None:
+def choose_gpu(model: ServedModel, slot: int) -> int | None:
     """Returns the index of a worker's GPU, in turn as with TorchServe; None for the CPU."""
-    gpus = list_gpus(slot["device"], slot["device_ids"])
-    number = slot["number"] - (slot["first_slot"] if slot["device_ids"] else 0)
-    return gpus[number % len(gpus)] if gpus else None
+    ids = model.settings.device_ids
+    gpus = list_gpus(model.settings.device_type, ids)
+    turn = slot - (model.first_slot if ids else 0)
+    return gpus[turn % len(gpus)] if gpus else None
 
 
 class Pacer(logging.Filter):

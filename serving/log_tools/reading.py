@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.packing import DamagedObject, unpack_lines
 from offpath.handler.prediction_log.segment import MOST_OBJECT_BYTES, SUFFIX_BY_COMPRESSION
@@ -188,7 +188,7 @@ def keep_one_attempt(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, An
     seen: set[str] = set()
     for record in records:
         event_id, is_attempt, _ = str(record["event_id"]).partition("~")
-        request = name_answer({**record, "event_id": event_id})
+        request = name_reply({**record, "event_id": event_id})
         if is_attempt and request in seen:
             continue
         seen |= {request} if is_attempt else set()
@@ -196,7 +196,7 @@ def keep_one_attempt(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, An
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verification:
     """Result of comparing a client's list of request ids with the bucket.
 
     Attributes:
@@ -216,17 +216,17 @@ class Verdict:
         return not self.missing and not self.double
 
 
-def name_answer(record: Mapping[str, Any]) -> str:
+def name_reply(record: Mapping[str, Any]) -> str:
     """Returns model, version and event id: a request and its copy to a shadow share the id."""
     return f"{record.get('model')} {record.get('version')} {record['event_id']}"
 
 
-def compare(answers: Iterable[str], asked: set[str]) -> Verdict:
-    """Compares a bucket's `answers` (`name_answer`, or event ids) with a client's request ids."""
+def compare(answers: Iterable[str], asked: set[str]) -> Verification:
+    """Compares a bucket's `answers` (`name_reply`, or event ids) with a client's request ids."""
     counts = Counter(answers)
     found = {answer.rpartition(" ")[2] for answer in counts}
     double = {answer.rpartition(" ")[2] for answer, n in counts.items() if n > 1}
-    return Verdict(
+    return Verification(
         asked=len(asked),
         records=sum(counts.values()),
         missing=sorted(asked - found),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timezone
 from typing import Any
 
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.packing import DamagedObject
 from offpath.handler.stages import Stage
 from offpath.serving.log_tools.reading import (

@@ -1,1 +1,1 @@
-"""Classifies all pictures of a folder, a list or a bucket without a server: `offpath batch`."""
+"""Classifies all images of a folder, a list or a bucket without a server: `offpath batch`."""

@@ -1,7 +1,7 @@
-"""Classifies pictures part by part with the archive's handler, and stores their rows.
+"""Classifies images part by part with the archive's handler, and stores their rows.
 
-A part is a fixed list of pictures, and its file is stored whole. A part that is repeated replaces
-its file, so no picture is lost or there twice. Parts run in processes that are forked from one
+A part is a fixed list of images, and its file is stored whole. A part that is repeated replaces
+its file, so no image is lost or there twice. Parts run in processes that are forked from one
 which has imported torch.
 """
 
@@ -13,7 +13,7 @@ import os
 import signal
 import tempfile
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -25,29 +25,25 @@ from typing import Any
 import orjson
 
 from offpath.archive.mar_file import read_mar, unpack_mar
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.prediction_log.log_settings import OFF, URI_VARIABLE, S3Options
 from offpath.serving.process.guard import follow_parent
 from offpath.serving.service.archived_handler import ArchivedHandler
 from offpath.serving.service.messages import Request
 from offpath.serving.storage import READERS, Storage, explain
 
-# Pictures that one task of a reading thread reads, because a task per picture costs 0.1 ms.
+# Images that one task of a reading thread reads, because a task per image costs 0.1 ms.
 CHUNK = 8
 # Chunks of a part that are being read, or wait in memory.
 CHUNKS_AHEAD = 16
-# Keys of a row, and their types in a Parquet file as DuckDB names them.
-COLUMNS = {
-    **{"input": "VARCHAR", "status": "SMALLINT", "label": "VARCHAR"},
-    **{"score": "DOUBLE", "error": "VARCHAR", "answer": "VARCHAR"},
-}
+KEYS = ("input", "status", "label", "score", "error", "answer")
 BUSY = 503
 # Imported once, and shared by all workers.
 PRELOADED = ["torchvision", "simplejpeg", "boto3", __name__]
 # Ends of workers without a finished part, beyond one for each part that is left.
 MOST_BROKEN = 3
 
-# Names of parts' files with their pictures.
+# Names of parts' files with their images.
 Parts = Mapping[str, Sequence[str]]
 # Called with the name of a stored part, and the time at which its worker began it.
 OnPart = Callable[[str, float], None]
@@ -63,7 +59,7 @@ class Job:
 
     Attributes:
         output: folder or s3://bucket/prefix of the results.
-        batch_size: pictures per batch.
+        batch_size: images per batch.
         threads: threads per worker.
         gpus: indexes of the GPUs that the workers take in turn; none for the CPU. Ray ignores them.
         most_bytes: size of the largest file that is read, because it stays in memory.
@@ -87,15 +83,12 @@ class PartRunner:
         self._readers = ThreadPoolExecutor(READERS, "read")
 
     def run(self, part: str, names: Sequence[str]) -> None:
-        """Classifies the named pictures and stores the part's file; raises ModelBroken."""
+        """Classifies the named images and stores the part's file; raises ModelBroken."""
         rows: list[bytes] = []
-        pictures = self._read_ahead(names)
-        while batch := list(islice(pictures, self._job.batch_size)):
+        images = self._read_ahead(names)
+        while batch := list(islice(images, self._job.batch_size)):
             rows += self._answer(batch)
-        content = b"".join(rows)
-        if part.endswith(".parquet"):
-            content = make_parquet(content)
-        self._storage.write(f"{self._job.output}/{part}", content)
+        self._storage.write(f"{self._job.output}/{part}", b"".join(rows))
 
     def _read_ahead(self, names: Sequence[str]) -> Iterator[tuple[str, bytes | str]]:
         """Yields each name with its content, or with the reason why it cannot be read."""
@@ -120,61 +113,35 @@ class PartRunner:
 
     def _answer(self, batch: Sequence[tuple[str, bytes | str]]) -> Iterator[bytes]:
         requests = [Request(body, name) for name, body in batch if type(body) is bytes]
-        answers = self._handler.handle(requests) if requests else []
-        for idx, answer in enumerate(answers):
-            if answer.status == BUSY:  # no memory or time for this batch
-                answers[idx] = self._handler.handle([requests[idx]])[0]
+        replies = self._handler.handle(requests) if requests else []
+        for idx, reply in enumerate(replies):
+            if reply.status == BUSY:  # no memory or time for this batch
+                replies[idx] = self._handler.handle([requests[idx]])[0]
         if self._handler.diagnosis is not None:
             raise ModelBroken(self._handler.diagnosis)
-        answered = iter(answers)
+        answered = iter(replies)
         for name, body in batch:
             if type(body) is bytes:
-                answer = next(answered)
-                yield make_row(name, answer.status, answer.body)
+                reply = next(answered)
+                yield make_row(name, reply.status, reply.body)
             else:
                 unread = {"code": 404, "type": "Unreadable", "message": body}
                 yield make_row(name, 404, orjson.dumps(unread))
 
 
 def make_row(name: str, status: int, body: bytes) -> bytes:
-    """Encodes the row of a picture as a line, from status and body of a server's answer."""
-    answer = orjson.loads(body)
-    row = dict.fromkeys(COLUMNS)
+    """Encodes the row of an image as a line, from status and body of a server's reply."""
+    reply = orjson.loads(body)
+    row: dict[str, Any] = dict.fromkeys(KEYS)
     # The name of a file need not be text.
     row |= {"input": os.fsencode(name).decode("utf-8", "replace"), "status": status}
     if status != 200:
-        row["error"] = answer["type"]
+        row["error"] = reply["type"]
     # A custom handler may answer in any other form.
-    elif isinstance(answer, dict) and {*map(type, answer.values())} == {float}:
-        row["label"], row["score"] = next(iter(answer.items()))
+    elif isinstance(reply, dict) and {*map(type, reply.values())} == {float}:
+        row["label"], row["score"] = next(iter(reply.items()))
     row["answer"] = orjson.Fragment(body)
     return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def make_parquet(lines: bytes) -> bytes:
-    import duckdb
-
-    with tempfile.TemporaryDirectory(prefix="offpath-batch-") as folder:
-        rows, parquet = f"{folder}/rows.jsonl", Path(folder) / "rows.parquet"
-        Path(rows).write_bytes(lines)
-        with duckdb.connect(config={"threads": 1}) as base:
-            read = base.read_json(rows, format="newline_delimited", columns=COLUMNS)
-            read.write_parquet(str(parquet), compression="zstd")
-        return parquet.read_bytes()
-
-
-def count_rows(part: str, content: bytes) -> Counter[str | None]:
-    """Counts the rows of a part's file by the type of the error; None for an answer."""
-    if not part.endswith(".parquet"):
-        return Counter(orjson.loads(line)["error"] for line in content.splitlines())
-    import duckdb
-
-    with tempfile.NamedTemporaryFile(suffix=".parquet") as file:
-        file.write(content)
-        file.flush()
-        with duckdb.connect(config={"threads": 1}) as base:
-            counts = base.read_parquet(file.name).aggregate("error, count(*)")
-            return Counter(dict(counts.fetchall()))
 
 
 # Of a worker: the arguments of its runner, and the runner once the model is loaded.
@@ -207,7 +174,7 @@ def run_parts(job: Job, mar: Path, workers: int, parts: Parts, on_part: OnPart) 
                     raise ExpectedError(
                         f"{len(left)} parts are missing, for instance {min(left)}: workers end "
                         "(out of memory?) when they load the model or classify one of its "
-                        "pictures; all other parts are stored"
+                        "images; all other parts are stored"
                     ) from error
                 # Those that were running come last, so that one cannot hold up the others.
                 for part in list(left)[:at_once]:

@@ -2,7 +2,7 @@
 
 TorchServe's own count covers only its queue, not the batches in its workers. The kernel knows for
 each connection when bytes were last received and sent. A connection that received bytes after it
-last sent some waits for an answer. Structures: linux/inet_diag.h, sock_diag.h, tcp.h.
+last sent some waits for a reply. Structures: linux/inet_diag.h, sock_diag.h, tcp.h.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 
 POLL_S = 0.1
-# A client may pause for a moment between an answer and its next request.
+# A client may pause for a moment between a reply and its next request.
 QUIET_POLLS = 3
 
 NETLINK_SOCK_DIAG = 4
@@ -46,7 +46,7 @@ def wait_until_answered(port: int, timeout_s: float) -> bool:
 
 
 def count_unanswered(port: int) -> int:
-    """Counts the connections to a TCP port of this machine that wait for an answer.
+    """Counts the connections to a TCP port of this machine that wait for a reply.
 
     Within one tick of the kernel's clock (1 to 10 ms) the order of receiving and sending is
     unknown; such a connection is counted.

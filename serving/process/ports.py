@@ -6,7 +6,7 @@ import random
 import socket
 from collections.abc import Sequence
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 
 # Linux gives outgoing connections the ports from 32768 on. One of them could take a port in the
 # seconds until its server binds it. Kubernetes has 30000 to 32767 for its services. MMS takes none

@@ -1,7 +1,7 @@
 """Calls the handler of an unpacked .mar outside TorchServe, with plain requests.
 
 The handler comes from the archive, with its settings, parity gate, errors, metrics and prediction
-log. Another server only adds how requests arrive and how answers leave. The package `torchserve`
+log. Another server only adds how requests arrive and how replies leave. The package `torchserve`
 is needed for the Python classes that a handler derives from; Java never starts.
 
 `ModelService` and `offpath batch` use it.
@@ -24,6 +24,7 @@ import yaml
 from ts.context import Context, RequestProcessor
 from ts.metrics.metric_cache_errors import MetricsCacheKeyError
 
+from offpath.handler.serving_settings import ServingSettings
 from offpath.handler.wire_names import RECEIVED_HEADER, WARM_UP_HEADER, WARM_UP_VARIABLE
 from offpath.serving.service.messages import Reply, Request
 
@@ -136,7 +137,7 @@ def make_context(
         name or model["modelName"],
         str(folder),
         manifest,
-        batch_size or config.get("batchSize", 1),
+        batch_size or ServingSettings.from_mapping(config).batch_size,
         gpu,
         None,
         metrics=MetricsCache(make_metric),
@@ -188,9 +189,9 @@ class MetricsCache:
 
     def __init__(self, make_metric: MakeMetric | None) -> None:
         self._make_metric = make_metric
-        self._metrics: dict[str, Metric] = {}
+        self._metrics: dict[str, HandlerMetric] = {}
 
-    def get_metric(self, name: str, kind: Any = None) -> Metric:
+    def get_metric(self, name: str, kind: Any = None) -> HandlerMetric:
         """Returns a metric that was added before.
 
         A call without a kind asks whether the server accepts the name; here every name is accepted.
@@ -200,18 +201,20 @@ class MetricsCache:
         """
         if name not in self._metrics and kind is not None:
             raise MetricsCacheKeyError(name)
-        return self._metrics.get(name, Metric((), None))
+        return self._metrics.get(name, HandlerMetric((), None))
 
-    def add_metric_to_cache(self, name: str, unit: str, labels: Sequence[str], kind: Any) -> Metric:
+    def add_metric_to_cache(
+        self, name: str, unit: str, labels: Sequence[str], kind: Any
+    ) -> HandlerMetric:
         published = None
         if self._make_metric is not None:
             published = self._make_metric(name, labels, kind.value == "counter")
-        self._metrics[name] = metric = Metric(labels, published)
+        self._metrics[name] = metric = HandlerMetric(labels, published)
         return metric
 
 
 @dataclass(frozen=True)
-class Metric:
+class HandlerMetric:
     """The names of a metric's labels, and the server's metric; None drops the values."""
 
     labels: Sequence[str]

@@ -19,10 +19,10 @@ Waiting = tuple[Any, "asyncio.Future[Any]"]
 
 
 class BatchQueue:
-    """A queue of requests, and the thread that answers them in batches.
+    """A queue of requests, and the thread that replies them in batches.
 
     Args:
-        handle: takes the requests of a batch and returns as many answers; runs in the thread.
+        handle: takes the requests of a batch and returns as many replies; runs in the thread.
         most: the most requests in a batch.
         delay_s: how long the first request of a batch waits at most for as many others as were in
             flight when the last batch ended.
@@ -45,7 +45,7 @@ class BatchQueue:
         self._thread.start()
 
     async def answer(self, request: Any) -> Any:
-        """Returns the answer to one request; raises what `handle` raised for its batch."""
+        """Returns the reply to one request; raises what `handle` raised for its batch."""
         future = asyncio.get_running_loop().create_future()
         self._unanswered.add(future)
         self._waiting.put((request, future))
@@ -55,7 +55,7 @@ class BatchQueue:
             self._unanswered.discard(future)
 
     def abandon(self, error: Exception) -> None:
-        """Raises an error for every request that has no answer yet; runs in the event loop."""
+        """Raises an error for every request that has no reply yet; runs in the event loop."""
         settle(list(self._unanswered), (), error)
 
     @property
@@ -101,28 +101,28 @@ class BatchQueue:
         if not waiting:
             return
         futures = [future for _, future in waiting]
-        answers: Sequence[Any] = ()
+        replies: Sequence[Any] = ()
         failure: Exception | None = None
         self._since_s = self._clock()
         try:
-            answers = self._handle([request for request, _ in waiting])
+            replies = self._handle([request for request, _ in waiting])
         except Exception as error:
             failure = error
         self._since_s = None
         self._expected = min(self._most, len(waiting) + self._waiting.qsize())
         # One call for the whole batch, because each call wakes the event loop.
         loop = futures[0].get_loop()
-        loop.call_soon_threadsafe(settle, futures, answers, failure)
+        loop.call_soon_threadsafe(settle, futures, replies, failure)
 
 
 def settle(
-    futures: Sequence[asyncio.Future[Any]], answers: Sequence[Any], failure: Exception | None
+    futures: Sequence[asyncio.Future[Any]], replies: Sequence[Any], failure: Exception | None
 ) -> None:
     """Sets the results of a batch; runs in the event loop."""
     for idx, future in enumerate(futures):
         if future.done():
             continue
         if failure is None:
-            future.set_result(answers[idx])
+            future.set_result(replies[idx])
         else:
             future.set_exception(failure)

@@ -1,1 +1,1 @@
-"""Starts, verifies, watches and stops TorchServe."""
+"""TorchServe: Java's command line and properties, and why its workers do not load."""

@@ -9,14 +9,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from offpath.handler.errors import ExpectedError, MissingPackage
+from offpath.errors import ExpectedError, MissingPackage
 from offpath.handler.process.foreign_server import MAIN_CLASS
-from offpath.serving.torchserve.server_settings import CONF_DIR, ServerSettings
+from offpath.serving.server.server_settings import CONF_DIR, ServerSettings
 
 # TorchServe 0.12's class files are for Java 11.
 MIN_JAVA_MAJOR = 11
@@ -34,8 +33,6 @@ VERBOSE_LOGGING = {
 }
 # Socket of the fork server, in the run folder.
 FORK_SOCKET = "fork.sock"
-# The path of a Unix socket has at most 108 bytes; a worker's is <tmp>/.ts.sock.9000.
-MAX_TMP_PATH_BYTES = 80
 
 
 def make_command(
@@ -109,27 +106,6 @@ def find_ts_home() -> Path:
     if spec is None or spec.origin is None:
         raise MissingPackage("TorchServe", "serve")
     return Path(spec.origin).resolve().parent.parent
-
-
-def make_short_tmp_dir() -> Path:
-    """Makes a temporary folder whose path leaves room for a Unix socket's name."""
-    base = tempfile.gettempdir()
-    is_short = len(base.encode()) < MAX_TMP_PATH_BYTES
-    return Path(tempfile.mkdtemp(prefix="offpath-", dir=base if is_short else "/tmp"))
-
-
-def remove_folder(folder: Path, keep: str | None = None) -> None:
-    """Removes a temporary folder, or everything in it but one entry."""
-    if keep is None:
-        shutil.rmtree(folder, ignore_errors=True)
-        return
-    for entry in folder.iterdir():
-        if entry.name == keep:
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry, ignore_errors=True)
-        else:
-            entry.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)

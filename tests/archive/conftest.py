@@ -25,8 +25,8 @@ class Tiny(torch.nn.Module):
         super().__init__()
         self.head = torch.nn.Linear(3, 3)
 
-    def forward(self, pictures):
-        return self.head(pictures.mean(dim=(2, 3)))
+    def forward(self, images):
+        return self.head(images.mean(dim=(2, 3)))
 """
 
 

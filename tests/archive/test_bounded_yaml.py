@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from offpath.archive.bounded_yaml import load_yaml
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 
 
 def test_aliases_of_good_files_are_followed() -> None:

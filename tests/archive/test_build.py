@@ -15,7 +15,7 @@ import yaml
 
 from offpath.archive import build as build_module
 from offpath.archive.build import ArchiveSpec, build_archive
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from tests.archive.conftest import MakeSpec
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ def test_archive_holds_handler_model_weights_labels_and_settings(
     assert {"classifier_entry.py", "tiny.py", "weights.pt"} <= names
     assert "offpath/handler/prediction_log/spool.py" in names
     # The client's side stays at home, and so does whatever Python compiled.
-    assert not any("serving" in name or ".pyc" in name for name in names)
+    assert not any("/serving/" in name or ".pyc" in name for name in names)
     assert config["handler"] == {"top_k": 2}
     assert config["batchSize"] == 8
     assert list(labels.values()) == LABELS
@@ -161,13 +161,6 @@ def test_name_of_letters_digits_and_marks_is_accepted(make_spec: MakeSpec, tmp_p
     assert built.path.name == "9A-b_c.2.mar"
 
 
-def test_labels_that_are_not_as_many_as_the_classes_are_refused(
-    make_spec: MakeSpec, tmp_path: Path
-) -> None:
-    with pytest.raises(ExpectedError, match="has 1 labels, .* has 3 classes"):
-        build_archive(make_spec(labels=["red"]), tmp_path / "store")
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -233,16 +226,12 @@ def check_answers(spec: ArchiveSpec, folder: Path, said: list[str]) -> dict[str,
 def test_bundled_photographs_check_answers_and_settle_what_is_open(
     make_spec: MakeSpec, tmp_path: Path
 ) -> None:
-    pytest.importorskip("onnxruntime")
+    pytest.importorskip("openvino")
     said: list[str] = []
-    spec = make_spec(engine="onnxruntime", activation="auto")
+    spec = make_spec(engine="openvino", activation="auto")
     section = check_answers(spec, tmp_path, said)
-    assert section == {
-        "engine": "onnxruntime",
-        "activation": "softmax",
-        "precision": "fp32",
-    }
-    assert "engine onnxruntime fp32: on 16 photographs" in said[-1]
+    assert section == {"engine": "openvino", "activation": "softmax"}
+    assert any("engine openvino fp32: on 16 photographs" in line for line in said)
     # The spec is as it was.
     assert spec.config.settings["handler"]["activation"] == "auto"
 

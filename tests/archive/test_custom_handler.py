@@ -9,7 +9,7 @@ import pytest
 
 from offpath.archive.build import build_archive
 from offpath.archive.custom_handler import load_custom_handler
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from tests.archive.conftest import MakeSpec
 from tests.archive.test_loads_alone import answer_from, build_and_unzip
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from offpath.archive.labels import read_labels
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 
 
 def write(folder: Path, name: str, content: str | bytes) -> Path:
@@ -38,7 +38,6 @@ def test_labels_are_read(tmp_path: Path, name: str, content: str) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        pytest.param("a.txt", "cat\ncat", "'cat' more than once", id="twice"),
         pytest.param("a.txt", "cat\n\ndog", "no label for class 1", id="gap"),
         pytest.param("a.txt", b"\xff\xfe\x00", "not UTF-8", id="binary"),
         pytest.param("a.json", "{", "is not JSON", id="broken-json"),
@@ -58,10 +57,11 @@ def test_labels_that_cannot_be_used_are_refused(
         read_labels(write(tmp_path, name, content))
 
 
-@pytest.mark.parametrize("name", ["missing.txt", "."])
-def test_missing_file_is_named(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ExpectedError, match="--labels .*: no such file"):
-        read_labels(tmp_path / name)
+def test_labels_that_several_classes_share_get_the_index(tmp_path: Path) -> None:
+    said: list[str] = []
+    labels = read_labels(write(tmp_path, "a.txt", "crane\ncrane\nheron"), said.append)
+    assert labels == ["crane (0)", "crane (1)", "heron"]
+    assert "several classes share crane; they get the index, as in 'crane (" in said[0]
 
 
 def test_many_labels_are_checked_quickly(tmp_path: Path) -> None:

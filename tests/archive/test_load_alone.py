@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from offpath.archive.build import build_archive
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 from tests.archive.conftest import THREE_CLASSES, MakeSpec
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 READS = THREE_CLASSES.replace(
     "super().__init__()", "super().__init__()\n        open({path}).close()"

@@ -14,7 +14,7 @@ import torch
 
 from offpath.archive.build import ArchiveSpec, build_archive
 from tests.archive.conftest import MakeSpec
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 LABELS = ["red", "green", "blue"]
 # Loads an unzipped archive as TorchServe's worker does, and answers a photograph.
@@ -118,13 +118,13 @@ NEIGHBOURS = {
     "    def __init__(self, classes):\n"
     "        super().__init__()\n"
     "        self.head = Head(classes)\n"
-    "    def forward(self, pictures):\n"
-    "        return self.head(pool(pictures))\n"
+    "    def forward(self, images):\n"
+    "        return self.head(pool(images))\n"
     "def make_model():\n    return Net(3)\n",
     "layers.py": "import torch\nclass Head(torch.nn.Linear):\n"
     "    def __init__(self, classes):\n        super().__init__(3, classes)\n",
     "parts/__init__.py": "",
-    "parts/stem.py": "def pool(pictures):\n    return pictures.mean((2, 3))\n",
+    "parts/stem.py": "def pool(images):\n    return images.mean((2, 3))\n",
 }
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, copy_mar, read_mar, unpack_mar
-from offpath.handler.errors import WrongOption
+from offpath.errors import ExpectedError, WrongOption
+from tests.handler.prediction_log.conftest import mount_tmpfs  # noqa: F401
 from tests.support.hostile_archives import (
     FILES,
     HOSTILE,
@@ -58,6 +60,16 @@ def test_a_file_that_is_also_a_folder_is_refused(tmp_path: Path) -> None:
     with_member("net.py/below")(tmp_path / "a.mar")
     with pytest.raises(WrongOption):
         unpack_mar(read_mar(tmp_path / "a.mar"), tmp_path / "folder")
+
+
+def test_a_full_disk_is_no_fault_of_the_archive(
+    tmp_path: Path, mount_tmpfs: Callable[..., Path]  # noqa: F811
+) -> None:
+    pack(tmp_path / "a.mar", {"model": MODEL})
+    archive = read_mar(tmp_path / "a.mar")
+    disk = mount_tmpfs("size=4k")
+    with pytest.raises(ExpectedError, match=f"no room to unpack .*a.mar in {disk}"):
+        unpack_mar(archive, disk / "folder")
 
 
 def test_a_copy_has_the_other_files_unchanged(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from offpath.archive.engine_files.engine_folder import EnginePlan, build_engine_
 from offpath.archive.model_probe import choose_activation, count_classes, find_output
 from offpath.archive.models.near_free import NearFree
 from offpath.archive.photograph_sets import PhotographSets
+from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.model.outputs import keep_one_output
 from offpath.handler.model.parity import load_parity_set
@@ -40,11 +40,11 @@ class Returns(torch.nn.Module):
         super().__init__()
         self.make = make
 
-    def forward(self, pictures: torch.Tensor) -> object:
-        return self.make(pictures)
+    def forward(self, images: torch.Tensor) -> object:
+        return self.make(images)
 
 
-def fail(pictures: torch.Tensor) -> object:
+def fail(images: torch.Tensor) -> object:
     raise ValueError("odd\n\nand long")
 
 
@@ -127,7 +127,7 @@ OUTPUTS: dict[str, tuple[Callable[[torch.Tensor], object], int | str, str]] = {
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_scores_are_taken_out_of_what_the_model_returns(name: str) -> None:
     make, expected, line = OUTPUTS[name]
-    model = Returns(lambda pictures: make(pictures.mean((2, 3))))
+    model = Returns(lambda images: make(images.mean((2, 3))))
     said: list[str] = []
     output = find_output(model, InputGeometry(), None, said.append)
     assert output == expected and len(said) == 1 and line in said[0]
@@ -135,7 +135,7 @@ def test_scores_are_taken_out_of_what_the_model_returns(name: str) -> None:
 
 
 def test_another_output_is_taken_when_asked_for() -> None:
-    model = Returns(lambda pictures: Answer(pictures, pictures.mean((2, 3))[:, :1]))
+    model = Returns(lambda images: Answer(images, images.mean((2, 3))[:, :1]))
     output = find_output(model, InputGeometry(), "features", pytest.fail)
     assert output == "features"
     assert count_classes(keep_one_output(model, output), InputGeometry()) == 1
@@ -192,8 +192,8 @@ class Tiny(torch.nn.Module):
         torch.nn.init.normal_(self.linear.weight, std=2)
         self.head = HEADS[head]
 
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        return self.head(self.linear(pictures.mean(dim=(2, 3))))
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.linear(images.mean(dim=(2, 3))))
 
 
 @pytest.fixture(scope="module")
@@ -278,18 +278,18 @@ def test_threshold_is_refused_if_auto_becomes_softmax(
 def test_graph_is_held_to_the_scores_that_are_answered(
     photographs: np.ndarray, tmp_path: Path, head: str, activation: str
 ) -> None:
-    pytest.importorskip("onnxruntime")
+    pytest.importorskip("openvino")
     model = Tiny(head).eval()
     settings = {**SETTINGS, "activation": activation}
     config = HandlerConfig.from_mapping(settings, environ={})
     said: list[str] = []
     sets = PhotographSets(photographs, photographs)
-    plan = EnginePlan("onnxruntime", "fp32")
+    plan = EnginePlan("openvino", "fp32")
     build_engine_folder(plan, model, config, sets, tmp_path / "engine", said.append)
     assert "changes the best class of none of them" in said[-1]
     stored = load_parity_set(tmp_path / "engine", config)
     assert stored is not None
-    planes = torch.from_numpy(stored.pictures).permute(0, 3, 1, 2) / 255
+    planes = torch.from_numpy(stored.images).permute(0, 3, 1, 2) / 255
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (config.mean, config.std))
     head_alone = HEADS["sigmoid" if activation == "sigmoid" else "logits"]
     torch.testing.assert_close(

@@ -7,8 +7,8 @@ import pytest
 
 from offpath.archive import photograph_sets
 from offpath.archive.photograph_sets import load_photographs
+from offpath.errors import ExpectedError
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ExpectedError
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 CONFIG = HandlerConfig(image_size=64, resize_size=72)
@@ -19,16 +19,16 @@ def save(folder: Path, count: int) -> list[str]:
     for index, photograph in enumerate(PHOTOGRAPHS[:count]):
         jpeg = encode(photograph.rgb.resize((96, 80)), "JPEG")
         (folder / f"{index:02}.jpg").write_bytes(jpeg)
-    (folder / "notes.txt").write_text("not a picture")
+    (folder / "notes.txt").write_text("not an image")
     (folder / "deeper").mkdir()
     return [path.name for path in folder.iterdir()]
 
 
-def keys(pictures: np.ndarray) -> set[bytes]:
-    return {picture.tobytes() for picture in pictures}
+def keys(images: np.ndarray) -> set[bytes]:
+    return {image.tobytes() for image in images}
 
 
-def test_shipped_photographs_make_two_sets_without_a_picture_in_common() -> None:
+def test_shipped_photographs_make_two_sets_without_an_image_in_common() -> None:
     sets = load_photographs(None, CONFIG)
     assert sets.calibration.shape[1:] == sets.held_out.shape[1:] == (64, 64, 3)
     assert sets.calibration.dtype == np.uint8
@@ -43,7 +43,7 @@ def test_shipped_photographs_are_the_same_each_time() -> None:
     assert np.array_equal(first.held_out, second.held_out)
 
 
-def test_folder_is_halved_and_what_is_no_picture_left_out(tmp_path: Path) -> None:
+def test_folder_is_halved_and_what_is_no_image_left_out(tmp_path: Path) -> None:
     save(tmp_path, 7)
     sets = load_photographs(tmp_path, CONFIG)
     assert (len(sets.calibration), len(sets.held_out)) == (3, 4)
@@ -54,7 +54,7 @@ def test_large_folder_is_thinned_out_evenly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path, 20)
-    monkeypatch.setattr(photograph_sets, "MOST_PICTURES", 10)
+    monkeypatch.setattr(photograph_sets, "MOST_IMAGES", 10)
     monkeypatch.setattr(photograph_sets, "MOST_HELD_OUT", 3)
     sets = load_photographs(tmp_path, CONFIG)
     assert len(sets.held_out) <= 3

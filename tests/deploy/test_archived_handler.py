@@ -88,7 +88,7 @@ def test_answers_are_torchserves_own_and_each_is_in_the_log_once(
         files.append(tmp_path / f"{number}.jpg")
         files[-1].write_bytes(encode(photograph.rgb, "JPEG", quality=90))
     files.append(tmp_path / "bad")
-    files[-1].write_bytes(b"no picture")
+    files[-1].write_bytes(b"no image")
     seen = run(folder, files, tmp_path / "log")
     url = f"{server.inference_url}/predictions/near-free"
     for (status, headers, body), file in zip(seen["answers"], files):

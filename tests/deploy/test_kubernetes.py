@@ -23,8 +23,8 @@ from offpath.commands.logs import ship
 from offpath.commands.serve import command as serve
 from offpath.serving.front import nginx
 from offpath.serving.front.bodies import LEAST_BODIES
-from offpath.serving.torchserve import server
-from offpath.serving.torchserve.server_settings import read_properties
+from offpath.serving.server import server
+from offpath.serving.server.server_settings import read_properties
 from tests.support.monitoring import DEPLOY
 
 CHART = DEPLOY / "kubernetes"

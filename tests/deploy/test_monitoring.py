@@ -22,6 +22,7 @@ from tests.conftest import build
 from tests.support import echo_archive
 from tests.support.eventually import eventually
 from tests.support.front import FrontProcess, front
+from tests.support.images import jpeg
 from tests.support.monitoring import (
     DASHBOARD,
     DEPLOY,
@@ -30,7 +31,6 @@ from tests.support.monitoring import (
     list_queries,
     run_prometheus,
 )
-from tests.support.pictures import jpeg
 
 RULES = DEPLOY / "prometheus" / "alerts_test.yml"
 # Its readings need a GPU.
@@ -113,7 +113,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 def send(door: FrontProcess, rounds: int) -> None:
     with httpx.Client(base_url=door.url, timeout=None) as http:
         for _ in range(rounds):
-            for body in (jpeg(), b"no picture at all"):
+            for body in (jpeg(), b"no image at all"):
                 http.post("/predictions/near-free", content=body)
             http.get("/predictions/near-free")
             time.sleep(0.05)  # Prometheus scrapes several times meanwhile.
@@ -147,7 +147,7 @@ def test_every_alert_is_evaluated_and_a_lost_worker_raises_one(
     assert {rule["health"] for rule in group["rules"]} == {"ok"}
     alerts = [rule for rule in group["rules"] if rule["type"] == "alerting"]
     firing = {rule["name"] for rule in alerts if rule["state"] == "firing"}
-    # Half of the requests were no pictures; that one waits for its five minutes.
+    # Half of the requests were no images; that one waits for its five minutes.
     assert firing == {"OffpathWorkerRestarts"}
     refused = 'offpath_door_responses_total{status="405", type="MethodNotAllowed"} > 50'
     prometheus.wait_until(refused)
@@ -161,7 +161,7 @@ def test_every_alert_is_evaluated_and_a_lost_worker_raises_one(
 @pytest.mark.slow
 @pytest.mark.server
 def test_the_dashboard_can_be_drawn(watched: Watched, tmp_path: Path) -> None:
-    """OFFPATH_DASHBOARD=deploy/grafana/offpath.svg renews the picture in docs/operate.md."""
+    """OFFPATH_DASHBOARD=deploy/grafana/offpath.svg renews the image in docs/operate.md."""
     path = Path(os.environ.get("OFFPATH_DASHBOARD", tmp_path / "dashboard.svg"))
     draw_dashboard(watched.prometheus, path, 45)
     drawn = path.read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ import yaml
 from offpath.archive.mar_file import copy_mar, read_mar
 from offpath.commands.export import read_replicas
 from offpath.deploy.ray.export import export_ray
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.exported import OffpathRay
 from tests.support.eventually import eventually
@@ -205,7 +205,7 @@ def test_ray_answers_as_torchserve_does(running, server):
     assert list(raw.json()) == list(expected)
     assert "decode" in raw.headers["server-timing"]
     assert len(raw.headers.get_list("x-request-id")) == 1
-    for body in (b"", b"no picture", jpeg[:200]):
+    for body in (b"", b"no image", jpeg[:200]):
         theirs, ours = httpx.post(url, content=body), httpx.post(mine, content=body)
         assert (theirs.status_code, theirs.json()) == (ours.status_code, ours.json())
     root = url.removesuffix("/predictions/classifier")

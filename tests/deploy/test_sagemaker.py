@@ -18,8 +18,8 @@ from offpath.serving.client import Client, make_npy
 from offpath.serving.process.ports import resolve_ports
 from tests.support.eventually import eventually
 from tests.support.front import load, log_variables, read_event_ids
+from tests.support.images import jpeg
 from tests.support.monitoring import DEPLOY
-from tests.support.pictures import jpeg
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 
@@ -91,7 +91,7 @@ def test_every_kind_of_body_is_answered_at_invocations(endpoint: Endpoint) -> No
             ask("application/x-npy", make_npy(PHOTOGRAPH)),
             ask("application/json", f'{{"data": "{text}"}}'.encode()),
         ]
-        refused = ask("image/jpeg", b"no picture at all")
+        refused = ask("image/jpeg", b"no image at all")
     assert [answer.status_code for answer in answers] == [200] * 4
     assert len({next(iter(answer.json())) for answer in answers}) == 1
     assert 400 <= refused.status_code < 500

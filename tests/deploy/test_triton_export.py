@@ -18,10 +18,11 @@ from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, OUR_HANDLER, 
 from offpath.commands.export import command
 from offpath.deploy.exportable import read_exportable
 from offpath.deploy.triton.export import export_triton, make_config
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.exported import OffpathExportTriton
 from offpath.profiling.servers.triton import RAW_BODY, read_outputs
+from offpath.serving.granian.slots import plan_models
 from tests.support.echo_archive import write_mar
 from tests.support.eventually import eventually
 from tests.support.photographs import PHOTOGRAPHS, encode
@@ -70,6 +71,16 @@ def test_a_gpu_archive_has_instances_on_each_gpu_and_a_thin_one_takes_pixels(tmp
     text = make_config(read_exportable(archive), "net", is_thin=True)
     assert "kind: KIND_GPU, count: 2" in text and "on each GPU" in text
     assert "TYPE_UINT8, dims: [ 96, 64, 3 ]" in text
+
+
+@pytest.mark.parametrize("given", [{}, {"maxBatchDelay": 0}, {"maxBatchDelay": "1"}], ids=str)
+def test_a_delay_that_torchserve_takes_from_its_default_is_the_same_everywhere(given, tmp_path):
+    path = write_archive(tmp_path, {"batchSize": 8, **given})
+    archive = read_exportable(path)
+    (model,) = plan_models([("some", read_mar(path))])
+    assert model.settings.list_numbers()["maxBatchDelay"] == 100
+    assert archive.describe_service()["max_batch_delay_ms"] == 100
+    assert "max_queue_delay_microseconds: 100000" in make_config(archive, "some", is_thin=False)
 
 
 @pytest.mark.parametrize("is_open", [False, True])
@@ -148,16 +159,16 @@ def running(tmp_path_factory):
         yield running
 
 
-def make_request(pictures: list[bytes]) -> dict:
+def make_request(images: list[bytes]) -> dict:
     """Makes a request of the protocol's JSON and binary parts, as tritonclient sends it."""
-    data = b"".join(len(one).to_bytes(4, "little") + one for one in pictures)
+    data = b"".join(len(one).to_bytes(4, "little") + one for one in images)
     head = json.dumps(
         {
             "id": "asked",
             "inputs": [
                 {
                     "name": "IMAGE",
-                    "shape": [len(pictures), 1],
+                    "shape": [len(images), 1],
                     "datatype": "BYTES",
                     "parameters": {"binary_data_size": len(data)},
                 }
@@ -170,7 +181,7 @@ def make_request(pictures: list[bytes]) -> dict:
 
 @pytest.mark.slow
 @pytest.mark.server
-def test_triton_answers_one_picture_several_and_a_bad_one(running):
+def test_triton_answers_one_image_several_and_a_bad_one(running):
     jpegs = [encode(p.rgb, "JPEG", quality=90) for p in PHOTOGRAPHS[:3]]
     alone = [
         read_outputs(httpx.post(running.predict_url, content=j, headers=RAW_BODY).content)
@@ -191,7 +202,7 @@ def test_triton_answers_one_picture_several_and_a_bad_one(running):
 
 @pytest.mark.slow
 @pytest.mark.server
-def test_a_stock_tritonclient_gets_labels_and_the_error_of_a_bad_picture(running):
+def test_a_stock_tritonclient_gets_labels_and_the_error_of_a_bad_image(running):
     client = tritonclient.InferenceServerClient(httpx.URL(running.predict_url).netloc.decode())
     jpeg = encode(PHOTOGRAPHS[0].rgb, "JPEG", quality=90)
 
@@ -207,7 +218,7 @@ def test_a_stock_tritonclient_gets_labels_and_the_error_of_a_bad_picture(running
     assert labels == list(expected)
     assert answer.as_numpy("PROBABILITY")[0] == pytest.approx([*expected.values()])
     with pytest.raises(InferenceServerException, match="UnsupportedFormat"):
-        ask(b"no picture")
+        ask(b"no image")
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ import yaml
 from offpath.commands.serve import command as serve
 from offpath.serving.front import nginx
 from offpath.serving.front.door_settings import DoorSettings
-from offpath.serving.torchserve import server
+from offpath.serving.server import server
 from tests.support.certificates import write_certificate
 from tests.support.monitoring import DEPLOY
 
@@ -118,6 +118,8 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     unit.write_text(UNIT.read_text().replace("/opt/offpath/bin/offpath", "/bin/true"))
     done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+    # `offpath serve` tells systemd when it is READY (tests/serving/process/test_notify.py).
+    assert "\nType=notify\n" in unit.read_text()
 
 
 def test_an_end_is_given_the_time_that_it_may_take() -> None:

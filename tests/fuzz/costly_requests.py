@@ -22,12 +22,13 @@ from tests.support.costly import (
     damaged_jpeg,
     gif_of_comments,
     lossless_jpeg,
+    make_png,
     make_tiff,
+    png_chunk,
     png_of_chunks,
     progressive_jpeg,
-    save,
-    tiff_of_strips,
 )
+from tests.support.photographs import encode
 
 Maker = Callable[[], bytes]
 # Of an image, and of a request.
@@ -81,12 +82,6 @@ def noise(side: int, full: int = 0) -> Image.Image:
     return image.resize((full, full)) if full else image
 
 
-def chunk(kind: bytes, data: bytes) -> bytes:
-    """Makes a PNG chunk."""
-    body = kind + data
-    return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
-
-
 def png(width: int, height: int, depth: int, colour: int, bits: int, interlaced: bool) -> bytes:
     """A PNG of one colour, `bits` a pixel, whose every row has to be predicted."""
 
@@ -98,21 +93,15 @@ def png(width: int, height: int, depth: int, colour: int, bits: int, interlaced:
 
     packer = zlib.compressobj(9)
     data = b"".join(map(packer.compress, rows())) + packer.flush()
-    head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced)
-    palette = chunk(b"PLTE", bytes(768)) + chunk(b"tRNS", bytes(256))
+    palette = png_chunk(b"PLTE", bytes(768)) + png_chunk(b"tRNS", bytes(256))
     between = palette if colour == PALETTE else b""
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", head)
-        + between
-        + chunk(b"IDAT", data)
-        + chunk(b"IEND", b"")
-    )
+    kind = {"depth": depth, "colour": colour, "interlaced": interlaced}
+    return make_png(width, height, data, between=between, **kind)
 
 
 def jpeg_of_exif(kind: int, values: int) -> bytes:
-    """A CMYK picture, for Pillow, whose EXIF has a resolution of so many numbers."""
-    jpeg = save(Image.new("CMYK", (64, 64)), "JPEG")
+    """A CMYK image, for Pillow, whose EXIF has a resolution of so many numbers."""
+    jpeg = encode(Image.new("CMYK", (64, 64)), "JPEG")
     entry = struct.pack("<H", 2)
     entry += struct.pack("<HHII", 0x0128, 3, 1, 2)
     entry += struct.pack("<HHII", 0x011A, kind, values, 38)
@@ -134,32 +123,33 @@ def deflated_after_nothing(count: int, blocks: int) -> bytes:
 
 def tiff(mode: str, compression: str, side: int = SIDE) -> bytes:
     """A TIFF of one colour."""
-    return save(Image.new(mode, (side, side)), "TIFF", compression=compression)
+    return encode(Image.new(mode, (side, side)), "TIFF", compression=compression)
 
 
 def deep_tiff(compression: int, packed: bytes, bits: int) -> bytes:
     """RGBA of so many bits, one strip."""
-    return tiff_of_strips(compression, packed, SIDE, SIDE, 1, bits=(bits,) * 4)
+    size = {"width": SIDE, "height": SIDE, "bits": (bits,) * 4, "photometric": 2}
+    return make_tiff(packed, compression=compression, last=[(338, 3, [2])], **size)
 
 
 COSTLY: dict[str, dict[str, Maker]] = {
     "JPEG": {
-        "50 M pixels": lambda: save(Image.new("RGB", (SIDE, SIDE)), "JPEG"),
-        "bytes": lambda: save(noise(4600), "JPEG", quality=60, subsampling=0),
-        "progressive": lambda: save(
+        "50 M pixels": lambda: encode(Image.new("RGB", (SIDE, SIDE)), "JPEG"),
+        "bytes": lambda: encode(noise(4600), "JPEG", quality=60, subsampling=0),
+        "progressive": lambda: encode(
             noise(900, SIDE), "JPEG", progressive=True, quality=40, subsampling=0
         ),
-        "progressive bytes": lambda: save(
+        "progressive bytes": lambda: encode(
             noise(4800), "JPEG", progressive=True, quality=60, subsampling=0
         ),
         "scans": lambda: progressive_jpeg(SIDE, 3),
         "scans of less": lambda: progressive_jpeg(2600, 88),
-        "CMYK": lambda: save(noise(900, SIDE).convert("CMYK"), "JPEG", quality=50),
-        "CMYK progressive": lambda: save(
+        "CMYK": lambda: encode(noise(900, SIDE).convert("CMYK"), "JPEG", quality=50),
+        "CMYK progressive": lambda: encode(
             noise(900, SIDE).convert("CMYK"), "JPEG", progressive=True, quality=40
         ),
         "damaged": lambda: damaged_jpeg(
-            save(noise(900, SIDE), "JPEG", progressive=True, quality=40, subsampling=0)
+            encode(noise(900, SIDE), "JPEG", progressive=True, quality=40, subsampling=0)
         ),
         "damaged, many scans": lambda: damaged_jpeg(progressive_jpeg(2600, 88)),
         "lossless": partial(lossless_jpeg, SIDE),
@@ -176,24 +166,26 @@ COSTLY: dict[str, dict[str, Maker]] = {
         "chunks": partial(png_of_chunks, MOST_BYTES // 12 - 20),
     },
     "GIF": {
-        "50 M pixels": lambda: save(Image.new("P", (SIDE, SIDE)), "GIF"),
-        "bytes": lambda: save(noise(3700).convert("L"), "GIF"),
+        "50 M pixels": lambda: encode(Image.new("P", (SIDE, SIDE)), "GIF"),
+        "bytes": lambda: encode(noise(3700).convert("L"), "GIF"),
         "comments": partial(gif_of_comments, MOST_BYTES // 3 - 10),
     },
     "WEBP": {
-        "lossless": lambda: save(Image.new("RGBA", (SIDE, SIDE)), "WEBP", lossless=True, method=0),
-        "animated": lambda: save(
+        "lossless": lambda: encode(
+            Image.new("RGBA", (SIDE, SIDE)), "WEBP", lossless=True, method=0
+        ),
+        "animated": lambda: encode(
             Image.new("RGBA", (SIDE, SIDE), (1, 2, 3, 4)),
             "WEBP",
             save_all=True,
             append_images=[Image.new("RGBA", (SIDE, SIDE), (4, 3, 2, 1))],
             method=0,
         ),
-        "lossless bytes": lambda: save(noise(2500), "WEBP", lossless=True, method=0),
-        "lossy": lambda: save(noise(900, SIDE), "WEBP", quality=60, method=0),
+        "lossless bytes": lambda: encode(noise(2500), "WEBP", lossless=True, method=0),
+        "lossy": lambda: encode(noise(900, SIDE), "WEBP", quality=60, method=0),
     },
     "BMP": {
-        "1 bit": lambda: save(Image.new("1", (SIDE, SIDE)), "BMP"),
+        "1 bit": lambda: encode(Image.new("1", (SIDE, SIDE)), "BMP"),
         "runs": partial(bmp_of_runs, 7000, MOST_BYTES // 2 - 1000),
     },
     "TIFF": {
@@ -207,8 +199,8 @@ COSTLY: dict[str, dict[str, Maker]] = {
         "16-bit RGBA lzma": lambda: deep_tiff(
             34925, lzma.compress(bytes(SIDE * SIDE * 8), preset=0), 16
         ),
-        "shared strips": lambda: tiff_of_strips(
-            8, deflated_after_nothing(100, 2_000_000), 100, 1000, 1000
+        "shared strips": lambda: make_tiff(
+            deflated_after_nothing(100, 2_000_000), height=1000, strips=1000
         ),
         "tiles of the limit": lambda: make_tiff(
             zlib.compress(bytes(1_000_000 * 50)), tile=(1_000_000, 50)
@@ -216,13 +208,17 @@ COSTLY: dict[str, dict[str, Maker]] = {
         "values": lambda: make_tiff(
             zlib.compress(bytes(100 * 100)), last=[(282, 5, b"\1\0\0\0" * 190_000)]
         ),
-        "group4 of single pixels": lambda: save(
+        "group4 of single pixels": lambda: encode(
             Image.fromarray((np.indices((SIDE, SIDE)).sum(0) % 2 * 255).astype("u1")).convert("1"),
             "TIFF",
             compression="group4",
         ),
-        "strips": lambda: tiff_of_strips(1, bytes(50), 50, 1_000_000, 1_000_000),
-        "fewer strips": lambda: tiff_of_strips(1, bytes(500), 500, 100_000, 100_000),
+        "strips": lambda: make_tiff(
+            bytes(50), compression=1, width=50, height=1_000_000, strips=1_000_000
+        ),
+        "fewer strips": lambda: make_tiff(
+            bytes(500), compression=1, width=500, height=100_000, strips=100_000
+        ),
     },
     "npy": {
         "parentheses": lambda: npy_header(b"(" * 9000),

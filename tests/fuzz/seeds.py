@@ -1,4 +1,4 @@
-"""The fuzzers' first inputs: a small picture in every format, and corpus/.
+"""The fuzzers' first inputs: a small image in every format, and corpus/.
 
 corpus/ holds small imitations of inputs that once failed, by their reader (corpus/README.md).
 """
@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from offpath.serving.client import make_npy
-from tests.support.costly import save
+from tests.support.photographs import encode
 
 CORPUS = Path(__file__).with_name("corpus")
 SIZE = (40, 30)
@@ -23,7 +23,7 @@ def read_corpus(group: str) -> dict[str, bytes]:
     return {file.stem: file.read_bytes() for file in files}
 
 
-def picture() -> Image.Image:
+def image() -> Image.Image:
     """Makes noise that can be compressed."""
     pixels = np.random.default_rng(0).integers(0, 255, (*SIZE[::-1], 3), np.uint8)
     pixels[10:20] = 128
@@ -32,7 +32,7 @@ def picture() -> Image.Image:
 
 def make_seeds() -> list[bytes]:
     """Makes files of every accepted format, with many variants."""
-    rgb = picture()
+    rgb = image()
     grey, palette, cmyk = rgb.convert("L"), rgb.quantize(16), rgb.convert("CMYK")
     rgba, bilevel = rgb.convert("RGBA"), rgb.convert("1")
     exif = rgb.getexif()
@@ -47,24 +47,24 @@ def make_seeds() -> list[bytes]:
         "lzma",
     )
     return [
-        save(rgb, "JPEG", exif=exif),
-        save(rgb, "JPEG", progressive=True),
-        save(grey, "JPEG", quality=20),
-        save(cmyk, "JPEG"),
-        save(rgb, "PNG"),
-        save(rgba, "PNG"),
-        save(palette, "PNG", transparency=3, exif=exif),
-        save(bilevel, "PNG"),
-        save(palette, "GIF", save_all=True, append_images=frames),
-        save(rgb, "WEBP"),
-        save(rgba, "WEBP", lossless=True),
-        save(rgb, "WEBP", save_all=True, append_images=frames, exif=exif),
-        save(rgb, "BMP"),
-        save(palette, "BMP"),
-        save(rgb, "TIFF"),
-        save(cmyk, "TIFF"),
-        *(save(rgb, "TIFF", compression=kind) for kind in compressions),
-        *(save(bilevel, "TIFF", compression=kind) for kind in ("group3", "group4")),
-        make_npy(save(rgb, "PNG")),
-        *read_corpus("pictures").values(),
+        encode(rgb, "JPEG", exif=exif),
+        encode(rgb, "JPEG", progressive=True),
+        encode(grey, "JPEG", quality=20),
+        encode(cmyk, "JPEG"),
+        encode(rgb, "PNG"),
+        encode(rgba, "PNG"),
+        encode(palette, "PNG", transparency=3, exif=exif),
+        encode(bilevel, "PNG"),
+        encode(palette, "GIF", save_all=True, append_images=frames),
+        encode(rgb, "WEBP"),
+        encode(rgba, "WEBP", lossless=True),
+        encode(rgb, "WEBP", save_all=True, append_images=frames, exif=exif),
+        encode(rgb, "BMP"),
+        encode(palette, "BMP"),
+        encode(rgb, "TIFF"),
+        encode(cmyk, "TIFF"),
+        *(encode(rgb, "TIFF", compression=kind) for kind in compressions),
+        *(encode(bilevel, "TIFF", compression=kind) for kind in ("group3", "group4")),
+        make_npy(encode(rgb, "PNG")),
+        *read_corpus("images").values(),
     ]

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from offpath.archive.model_config import SERVER_SETTINGS
 from offpath.archive.sources.stock_archive import unpack
+from offpath.errors import ExpectedError
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ConfigError, ExpectedError
+from offpath.handler.errors import ConfigError
 from offpath.serving.check.files import check_archive
-from tests.fuzz.test_pictures import CHANGES, Change, change
+from tests.fuzz.test_images import CHANGES, Change, change
 from tests.support.echo_archive import MODEL_CONFIG
 
 MOST_S = 2.0
@@ -53,30 +54,8 @@ CONFIGS = (
     ).map(json.dumps)
     | st.lists(
         st.sampled_from(
-            [
-                "a: ",
-                "&a ",
-                "*a",
-                "- ",
-                "[",
-                "]",
-                "{",
-                "}",
-                "? ",
-                "!!python/name:os.x ",
-                "\n",
-            ]
-            + [
-                "!!bool x",
-                "<<: ",
-                "!!binary x",
-                "1e999",
-                "9" * 5000,
-                "%",
-                "|",
-                "#",
-                "  ",
-            ]
+            ["a: ", "&a ", "*a", "- ", "[", "]", "{", "}", "? ", "!!python/name:os.x ", "\n"]
+            + ["!!bool x", "<<: ", "!!binary x", "1e999", "9" * 5000, "%", "|", "#", "  "]
         ),
         max_size=12,
     ).map("".join)

@@ -19,55 +19,21 @@ from scripts.command_list import list_commands
 from tests.offpath.wrong_input import INPUTS, write_files
 from tests.support.no_processes import Started, forbid_processes
 
-# These import torch before they check their options, so they run only with many examples.
-LONG = ("archive", "bench compare", "bench setup", "profile", "tune")
+# Commands with values of their own kinds; with many examples, all commands.
+USUAL = {"serve", "front", "batch", "check", "predict", "logs read", "logs report", "cost"}
 IS_LONG_RUN = "OFFPATH_FUZZ_EXAMPLES" in os.environ
 COMMANDS = {
     path: command
     for path, command, _ in list_commands(cli.main, "offpath")
-    if IS_LONG_RUN or not path.removeprefix("offpath ").startswith(LONG)
+    if IS_LONG_RUN or path.removeprefix("offpath ") in USUAL
 }
 # Most of the last ones do not exist.
 FILES = "photo.jpg good.mar stock.mar text.mar truncated.mar result.json text.json net.py".split()
 FILES += "broken.py both.pt ids.txt empty.txt list.yaml bad.properties folder empty damaged".split()
 FILES += ["none", "none/none", "/dev/null/x", "", ".", "..", "\x7f", "a" * 300]
-NUMBERS = [
-    "0",
-    "1",
-    "-1",
-    "2",
-    "8",
-    "65535",
-    "65536",
-    "1e9",
-    "nan",
-    "inf",
-    "-inf",
-    "9" * 30,
-    "x",
-]
-WORDS = [
-    "a=1",
-    "a=",
-    "=",
-    "a",
-    "near-free",
-    "offpath",
-    "nowhere",
-    "auto",
-    "1,2",
-    "1,0",
-    ",",
-    "é",
-]
-WORDS += [
-    "top_k=1",
-    "image_size=nan",
-    "prediction_log=[]",
-    "p99_ms>1",
-    "delay=1",
-    "a=b:c=d;e",
-]
+NUMBERS = [*"0 1 -1 2 8 65535 65536 1e9 nan inf -inf x".split(), "9" * 30]
+WORDS = "a=1 a= =  a near-free offpath nowhere auto 1,2 1,0 , é top_k=1 image_size=nan".split()
+WORDS += "prediction_log=[] p99_ms>1 delay=1 a=b:c=d;e".split()
 HOSTILE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 # These wait, or measure the machine.
 LEFT_OUT = {"--workload", "--images", "--url", "--metrics-url"}
@@ -128,7 +94,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=settings().max_examples if IS_LONG_RUN else 50,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(command_lines())
 def test_any_options_are_taken_or_refused_in_a_few_lines(
     folder: Path,

@@ -14,7 +14,7 @@ from ts.protocol.otf_message_handler import PREDICT_MSG, retrieve_msg
 from ts.service import Service
 
 from offpath.handler.errors import ItemError
-from offpath.handler.request.body_from_front_door import FrontDoor
+from offpath.handler.request.body_from_front_door import DoorBodies
 from offpath.handler.request.payload import read_payload
 from offpath.serving.fork.fork_request import LENGTH, STREAMS, receive_request
 
@@ -53,15 +53,15 @@ REQUESTS = st.lists(
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> FrontDoor:
+def door(tmp_path_factory: pytest.TempPathFactory) -> DoorBodies:
     folder = tmp_path_factory.mktemp("bodies")
     folder.chmod(0o700)
-    return FrontDoor(str(folder), "0" * 64)
+    return DoorBodies(str(folder), "0" * 64)
 
 
 @given(requests=REQUESTS, piece=st.integers(1, 50))
 def test_any_request_comes_through_the_workers_protocol_as_it_was_sent(
-    door: FrontDoor,
+    door: DoorBodies,
     requests: list[tuple[list[tuple[str, bytes]], list[tuple[str, bytes, bytes]]]],
     piece: int,
 ) -> None:

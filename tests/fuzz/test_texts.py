@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offpath.archive.model_config import SERVER_SETTINGS, make_model_config
+from offpath.errors import ExpectedError
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import BadEnvelope, ConfigError, ExpectedError, ItemError
+from offpath.handler.errors import BadEnvelope, ConfigError, ItemError
 from offpath.handler.request import forms
 from offpath.handler.request.body_from_front_door import FORM, MULTIPART, parse_body
 from offpath.handler.request.forms import parse_multipart
 from offpath.handler.request.payload import JSON_KEYS, read_payload
-from offpath.serving.torchserve.server_log import parse_line
+from offpath.serving.server.server_log import parse_line
 from tests.fuzz.seeds import read_corpus
 
 LIMIT = 10_000

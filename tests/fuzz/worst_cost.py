@@ -19,7 +19,7 @@ import click
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ItemError
 from offpath.handler.image.decode import decode_image
-from offpath.handler.image.input_maker import silence_decoders
+from offpath.handler.input_maker import silence_decoders
 from offpath.handler.request.body_from_front_door import parse_body
 from offpath.handler.request.npy import is_npy, read_npy
 from offpath.handler.request.payload import read_payload

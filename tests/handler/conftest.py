@@ -19,7 +19,7 @@ MakePipeline = Callable[..., Pipeline]
 
 
 def make_runner(config: HandlerConfig, max_batch: int = 8, device: str = "cpu") -> BatchRunner:
-    """Runs NearFree with seeded weights, large enough that pictures get different answers."""
+    """Runs NearFree with seeded weights, large enough that images get different answers."""
     torch.manual_seed(0)
     model = NearFree().eval()
     with torch.no_grad():

@@ -15,7 +15,7 @@ from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from ts.model_loader import ModelLoaderFactory
 from ts.service import Service
 
-from offpath.serving.granian.series import Metric, Series
+from offpath.serving.granian.metric_sums import MetricSums, SummedMetric
 from offpath.serving.service.archived_handler import ArchivedHandler
 from offpath.serving.service.messages import Request
 from tests.support.photographs import PHOTOGRAPHS, encode
@@ -48,7 +48,7 @@ def unzip(mar: str, environ: dict[str, str] | None) -> str:
 
 def load_archived(mar: str, environ: dict[str, str] | None = None) -> ArchivedHandler:
     """Unzips the archive and loads it as Granian's worker does."""
-    folder, make_metric = Path(unzip(mar, environ)), partial(Metric, Series())
+    folder, make_metric = Path(unzip(mar, environ)), partial(SummedMetric, MetricSums())
     return ArchivedHandler(folder, BATCH_SIZE, make_metric=make_metric)
 
 

@@ -31,6 +31,7 @@ from offpath.handler.process.sick_worker import (
 )
 from offpath.handler.request.npy import read_npy
 from offpath.handler.response import Reply
+from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.client import make_npy, parse_server_timing
 from tests.support.photographs import encode, find_photograph
 
@@ -102,8 +103,8 @@ from near_free import NearFree
 
 
 class Pair(NearFree):
-    def forward(self, pictures):
-        logits = super().forward(pictures)
+    def forward(self, images):
+        logits = super().forward(images)
         return logits.flip(1), logits
 """
 
@@ -213,9 +214,9 @@ class TallNet(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.head = torch.nn.Linear(3, 4)
-    def forward(self, pictures):
-        assert pictures.shape[1:] == (3, 96, 64)
-        return self.head(pictures.mean(dim=(2, 3)))
+    def forward(self, images):
+        assert images.shape[1:] == (3, 96, 64)
+        return self.head(images.mean(dim=(2, 3)))
 """
 
 
@@ -362,7 +363,7 @@ def test_a_failing_model_gives_each_good_item_a_503_and_raises_nothing(
     assert [status(context, idx) for idx in range(3)] == [200, 415, 200]
 
 
-def test_pictures_that_the_device_had_no_memory_for_are_answered_and_counted(
+def test_images_that_the_device_had_no_memory_for_are_answered_and_counted(
     classifier: OffpathClassifier, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def decode(files: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -424,8 +425,8 @@ def test_only_batches_without_any_finite_answer_replace_a_worker(
     runner = classifier.pipeline.runner
     engine, spoiled = runner.engine, 1
 
-    def spoil(pictures: torch.Tensor) -> torch.Tensor:
-        outputs = engine(pictures)
+    def spoil(images: torch.Tensor) -> torch.Tensor:
+        outputs = engine(images)
         outputs[:spoiled] = torch.nan
         return outputs
 
@@ -525,7 +526,8 @@ def test_threads_are_cores_divided_by_workers(
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
     monkeypatch.setattr(host_limits, "CPU_LIMIT", Path("/no limit"))
-    assert threads_per_worker(settings) == threads
+    workers = ServingSettings.from_mapping(settings).workers
+    assert threads_per_worker(workers) == threads
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_section_that_is_not_a_mapping_is_refused(section: Any) -> None:
         read(section)
 
 
-def test_crop_larger_than_the_resized_picture_is_refused() -> None:
+def test_crop_larger_than_the_resized_image_is_refused() -> None:
     for resize in ("shorter", "stretch"):
         with pytest.raises(ConfigError, match="is 256 and .*image_size 288; the crop"):
             read({"image_size": 288, "resize_size": 256, "resize": resize})
@@ -139,7 +139,7 @@ def test_equal_sides_are_one_size() -> None:
 def test_scaled_decode_keeps_both_sides_of_a_rectangle() -> None:
     settings = {"image_size": "256x128", "resize": "stretch"}
     assert read(settings).decode_options.min_size == (384, 192)
-    # The decoder chooses the scale before it turns the picture.
+    # The decoder chooses the scale before it turns the image.
     turned = read({**settings, "exif_orientation": True})
     assert turned.decode_options.min_size == 384
 

@@ -6,7 +6,7 @@ import logging
 import pytest
 from ts.context import Context, RequestProcessor
 
-from offpath.handler.custom_handler import CustomAnswers, Result
+from offpath.handler.custom_handler import CustomReplies, Result
 from offpath.handler.errors import ItemError
 from offpath.handler.pipeline import Batch, Item
 from offpath.handler.response import Reply
@@ -46,7 +46,7 @@ def encode(*labels: str, headers: dict[str, str] | None = None) -> tuple[list[Re
     context = Context("cats", "", {}, 4, None, "0.12")
     context.request_processor = [RequestProcessor(dict(headers or {})) for _ in labels]
     context.request_ids = {idx: f"id-{idx}" for idx in range(len(labels))}
-    return CustomAnswers(Defects()).encode(batch, context), batch
+    return CustomReplies(Defects()).encode(batch, context), batch
 
 
 def test_custom_handler_decides_the_body_and_the_log_entry() -> None:
@@ -94,4 +94,4 @@ def test_custom_handler_is_not_called_for_a_failed_item() -> None:
     batch = Batch([Item(error=Unsure("too late"))], StageTimer())
     context = Context("cats", "", {}, 4, None, "0.12")
     context.request_processor = [RequestProcessor({})]
-    assert CustomAnswers(Defects()).encode(batch, context)[0].status == 422
+    assert CustomReplies(Defects()).encode(batch, context)[0].status == 422

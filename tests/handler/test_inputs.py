@@ -113,8 +113,8 @@ def payloads() -> list[bytes]:
 
 
 @pytest.fixture(scope="module")
-def pictures(payloads: list[bytes]) -> list[Image.Image]:
-    """The pictures as Pillow decodes them; some are enlarged by the resize."""
+def images(payloads: list[bytes]) -> list[Image.Image]:
+    """The images as Pillow decodes them; some are enlarged by the resize."""
     import io
 
     return [Image.open(io.BytesIO(payload)).convert("RGB") for payload in payloads]
@@ -143,7 +143,7 @@ def answer(pipeline: Pipeline, payloads: list[bytes]) -> np.ndarray:
 
 def compare(
     payloads: list[bytes],
-    pictures: list[Image.Image],
+    images: list[Image.Image],
     policy: str = "shorter",
     interpolation: str = "bilinear",
     channels: int = 3,
@@ -171,7 +171,7 @@ def compare(
         ]
     )
     filtered = InterpolationMode(interpolation)
-    batch = torch.stack([finish(resize(picture, filtered)) for picture in pictures])
+    batch = torch.stack([finish(resize(image, filtered)) for image in images])
     with torch.inference_mode():
         expected = torch.softmax(model(batch), 1).numpy()
     assert len(payloads) >= 26 and expected.std(axis=0).max() > 0.1
@@ -184,13 +184,13 @@ def compare(
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_resize_policies_answer_like_torchvision(
-    payloads: list[bytes], pictures: list[Image.Image], policy: str, interpolation: str
+    payloads: list[bytes], images: list[Image.Image], policy: str, interpolation: str
 ) -> None:
-    assert compare(payloads, pictures, policy, interpolation) <= BOUND
+    assert compare(payloads, images, policy, interpolation) <= BOUND
 
 
 @pytest.mark.parametrize("policy", ["shorter", "letterbox on grey"])
 def test_luminance_answers_like_torchvisions_grayscale(
-    payloads: list[bytes], pictures: list[Image.Image], policy: str
+    payloads: list[bytes], images: list[Image.Image], policy: str
 ) -> None:
-    assert compare(payloads, pictures, policy, channels=1) <= BOUND
+    assert compare(payloads, images, policy, channels=1) <= BOUND

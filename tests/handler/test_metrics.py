@@ -13,7 +13,7 @@ from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
 from offpath.handler import metrics as metrics_module
 from offpath.handler.metrics import DIMENSIONS, MetricsEmitter
-from offpath.handler.prediction_log import LogCounters
+from offpath.handler.prediction_log.prediction_log import LogCounters
 from offpath.handler.stages import BatchTimings, Stage
 
 Totals = dict[tuple[str, str], float]

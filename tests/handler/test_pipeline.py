@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from offpath.handler.image import input_maker
+from offpath.handler import input_maker
 from offpath.handler.image.decode import DecodedImage, DecodeOptions
-from offpath.handler.image.input_maker import silence_decoders
+from offpath.handler.image.formats import Payload
+from offpath.handler.input_maker import silence_decoders
 from offpath.handler.pipeline import Item, Pipeline
-from offpath.handler.request.payload import Payload
 from offpath.handler.response import Reply
 from offpath.handler.stages import Stage
 from offpath.serving.client import make_npy
@@ -54,7 +54,7 @@ def assert_same_answer(reply: Reply, alone: Reply) -> None:
 
 
 def classify_beside_good_ones(pipeline: Pipeline, payloads: list[Any]) -> Counter[str]:
-    """Sends junk in batches between two good pictures, whose answers must not change."""
+    """Sends junk in batches between two good images, whose answers must not change."""
     alone = [pipeline.classify([{"body": good}])[0] for good in (JPEG, PNG)]
     types: Counter[str] = Counter()
     for start in range(0, len(payloads), BATCH - 2):
@@ -113,7 +113,7 @@ def test_threads_share_a_batch_with_the_calling_thread(
     assert threading.get_ident() in decoding and len(decoding) == 2
 
 
-def test_lone_picture_wakes_no_other_thread(make_pipeline: MakePipeline) -> None:
+def test_lone_image_wakes_no_other_thread(make_pipeline: MakePipeline) -> None:
     before = set(threading.enumerate())
     pipeline = make_pipeline(4)
     assert pipeline.classify([{"body": JPEG}])[0].status == 200
@@ -170,8 +170,8 @@ def test_a_best_score_that_is_not_finite_fails_its_item_alone(
     pipeline = make_pipeline(**settings)
     engine = pipeline.runner.engine
 
-    def spoil_first(pictures: torch.Tensor) -> torch.Tensor:
-        outputs = engine(pictures)
+    def spoil_first(images: torch.Tensor) -> torch.Tensor:
+        outputs = engine(images)
         outputs[0, 7] = score
         outputs[:, 8] = -math.inf  # as a model masks a class
         return outputs
@@ -194,7 +194,7 @@ def test_batch_larger_than_announced_is_answered(make_pipeline: MakePipeline) ->
     assert others == [pytest.approx(first, abs=1e-5)] * 4
 
 
-def test_stale_picture_of_an_earlier_batch_is_never_answered(
+def test_stale_image_of_an_earlier_batch_is_never_answered(
     make_pipeline: MakePipeline,
 ) -> None:
     pipeline = make_pipeline()
@@ -225,38 +225,6 @@ def test_stage_times_add_up(make_pipeline: MakePipeline, threads: int) -> None:
     assert timings.other_s >= 0
 
 
-# --- junk --------------------------------------------------------------------------------------
-
-HEADS = [
-    b"",
-    b"\xff\xd8\xff",
-    b"\xff\xd8\xff\xe0\x00\x10JFIF\x00",
-    b"\x89PNG\r\n\x1a\n",
-    b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR",
-    b"GIF89a",
-    b"BM",
-    b"II*\x00\x08\x00\x00\x00",
-    b"MM\x00*\x00\x00\x00\x08",
-    b"RIFF\x40\x00\x00\x00WEBPVP8 ",
-    b"\x93NUMPY\x01\x00",
-    b"{",
-    b'{"data": "',
-    b"[",
-    b'"',
-]
-
-
-def test_random_bytes_are_refused_one_by_one(make_pipeline: MakePipeline) -> None:
-    generator = np.random.default_rng(0)
-    payloads = [
-        HEADS[index % len(HEADS)] + generator.bytes(int(generator.integers(0, 400)))
-        for index in range(3600)
-    ]
-    types = classify_beside_good_ones(make_pipeline(), payloads)
-    assert sum(types.values()) == 3600
-    assert {"UnsupportedFormat", "UndecodableImage", "BadTensor", "BadEnvelope"} <= set(types)
-
-
 def corrupt(file: bytes, generator: np.random.Generator) -> bytes:
     """Changes, removes, doubles or overwrites a few bytes, half of the time near the header."""
     broken = bytearray(file)
@@ -278,23 +246,13 @@ def corrupt(file: bytes, generator: np.random.Generator) -> bytes:
     return bytes(broken)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        pytest.param({}, id="scaled"),
-        pytest.param({"decode": "exact", "exif_orientation": True}, id="exact-turned"),
-    ],
-)
 def test_corrupted_files_of_every_format_are_answered_one_by_one(
-    make_pipeline: MakePipeline,
-    files: dict[str, bytes],
-    settings: dict[str, Any],
-    capfd: pytest.CaptureFixture[str],
+    make_pipeline: MakePipeline, files: dict[str, bytes], capfd: pytest.CaptureFixture[str]
 ) -> None:
     generator = np.random.default_rng(1)
-    pictures = {**files, "npy": make_npy(files["png"])}
-    payloads = [corrupt(f, generator) for f in pictures.values() for _ in range(50)]
-    pipeline = make_pipeline(max_pixels=10**6, **settings)
+    images = {**files, "npy": make_npy(files["png"])}
+    payloads = [corrupt(f, generator) for f in images.values() for _ in range(20)]
+    pipeline = make_pipeline(max_pixels=10**6, exif_orientation=True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         silence_decoders()  # again, because pytest sets its own filters in a test
@@ -302,18 +260,6 @@ def test_corrupted_files_of_every_format_are_answered_one_by_one(
     assert caught == []  # each would be a line in the log, and open a file
     assert capfd.readouterr() == ("", "")  # libtiff would write here
     assert types["ok"] > 0 and types["UndecodableImage"] > 0
-
-
-def test_every_truncation_of_small_files_is_answered(
-    make_pipeline: MakePipeline,
-) -> None:
-    image = find_photograph("coffee").rgb.resize((12, 9))
-    payloads = []
-    for format in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"):
-        file = encode(image, format)
-        payloads += [file[:length] for length in range(0, len(file), 3)]
-    types = classify_beside_good_ones(make_pipeline(), payloads)
-    assert types["UndecodableImage"] > types["ok"]
 
 
 def test_bug_in_the_decoder_raises_instead_of_becoming_a_4xx(

@@ -17,8 +17,8 @@ from offpath.handler.tracing import Tracer
 from tests.conftest import build
 from tests.handler.test_zero_io import watched_events
 from tests.support.front import front
+from tests.support.images import jpeg
 from tests.support.otlp_collector import Collector, run_collector
-from tests.support.pictures import jpeg
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}"
 
@@ -114,7 +114,7 @@ def test_traced_requests_open_nothing_and_connect_nowhere(
 ) -> None:
     traced = {"trace_endpoint": collector.url, "trace_share": 1.0}
     mar = build(tmp_path, "near-free", "near-free", **traced)
-    assert watched_events(mar) == []
+    assert watched_events("torchserve", mar) == []
     assert any(span.name == "classify model" for span in collector.spans)
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from offpath.serving.torchserve.launch import make_short_tmp_dir, remove_folder
+from offpath.serving.process.tmp_folders import make_short_tmp_dir, remove_folder
 from tests.journeys.models import JOURNEYS, LABELS, NET, NETS, write_weights
 from tests.journeys.shell import Shell
 from tests.support import wheel as built
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 # Fixtures.
 wheel, python = built.wheel, built.python

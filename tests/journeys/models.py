@@ -90,10 +90,10 @@ def take(name: str) -> Callable[[], nn.Module]:
 
 
 def wrap_as_ddp(weights: dict[str, torch.Tensor]) -> object:
-    """A Lightning-like checkpoint of a DistributedDataParallel: the averages are the good ones."""
+    """A Lightning-like checkpoint of a DistributedDataParallel: the averages are not taken."""
     spoilt = {f"module.{name}": torch.zeros_like(it) for name, it in weights.items()}
-    average = {f"module.{name}": it for name, it in weights.items()}
-    return {"epoch": 7, "state_dict": spoilt, "ema": average, "optimizer": {"lr": 0.1}}
+    trained = {f"module.{name}": it for name, it in weights.items()}
+    return {"epoch": 7, "state_dict": trained, "ema": spoilt, "optimizer": {"lr": 0.1}}
 
 
 JOURNEYS = {
@@ -113,7 +113,7 @@ JOURNEYS = {
     ),
     "ddp": Journey(
         take("Net"),
-        ("--model", "nets.py:Net", "--weights-key", "ema"),
+        ("--model", "nets.py:Net"),
         save=wrap_as_ddp,
         said="removed 'module.' from the start of every name",
     ),
@@ -146,9 +146,9 @@ def write_weights(name: str, file: Path) -> None:
 def ask_torch(name: str, photograph: bytes) -> dict[str, float]:
     """Asks plain PyTorch; returns label -> score, best first."""
     journey = JOURNEYS[name]
-    picture = Image.open(io.BytesIO(photograph)).convert("RGB")
+    image = Image.open(io.BytesIO(photograph)).convert("RGB")
     with torch.inference_mode():
-        outputs = make_model(name, journey)(journey.pixels(picture)[None])[0]
+        outputs = make_model(name, journey)(journey.pixels(image)[None])[0]
     scores = journey.score(outputs).tolist()
     ranked = sorted(zip(LABELS, scores), key=lambda pair: -pair[1])
     return dict(ranked)

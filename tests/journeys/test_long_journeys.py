@@ -31,7 +31,7 @@ def test_hugging_face_folders_answer_as_the_pipeline_of_transformers(
     import transformers
 
     store = ("--output", "faces", "--calibrate", "photographs", "--workers", 1)
-    engines = {"vit": "openvino", "resnet": "onnxruntime", "resnet-bgr": "eager"}
+    engines = {"vit": "openvino", "resnet": "openvino", "resnet-bgr": "eager"}
     for kind, engine in engines.items():
         write_model(kind, shell.folder / kind)
         command = ("--model", f"{kind}/", "--name", kind, "--engine", engine)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from offpath.handler.prediction_log import Record, open_prediction_log
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
+from offpath.handler.prediction_log.prediction_log import open_prediction_log
+from offpath.handler.prediction_log.record import Record
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LOG = EXAMPLES / "prediction-log"

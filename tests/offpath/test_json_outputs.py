@@ -17,7 +17,8 @@ from tests.archive.conftest import THREE_CLASSES
 from tests.offpath.conftest import Run
 from tests.profiling.runs import make_compare
 from tests.support.answering_server import answering_server
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
+from tests.support.prediction_logs import record, write_log
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
 ROW = re.compile(r"^\| `--json` of (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
@@ -28,7 +29,6 @@ ARCHIVE = "archive --model tiny.py --weights tiny.pt --engine eager --output sto
 RUNS = {
     "archive": ARCHIVE,
     "check": "check store/classifier.mar --json",
-    "cost": "cost --rate-per-instance a=9 --peak-per-s 9 --hourly-price 1 --json",
     "logs report": "logs report --a file://{folder}/log --b since=1h --json",
     "logs ship": "logs ship --spool {folder}/spool --json",
     "logs status": "logs status --spool {folder}/spool --json",
@@ -87,8 +87,6 @@ def keys_of(output: str) -> list[str]:
 def test_output_is_json_with_the_documented_keys(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    from tests.offpath.commands.test_logs import record, write_log
-
     monkeypatch.chdir(folder)
     if not (folder / "log").exists():
         write_log(folder / "log", [record("a")])

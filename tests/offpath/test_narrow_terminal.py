@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from offpath.commands.serve_view import ServeView
-from offpath.handler.prediction_log import Record
+from offpath.handler.prediction_log.record import Record
 from offpath.handler.prediction_log.sink_file import write_last_error
 from offpath.handler.stages import Stage
 from offpath.serving.client import Prediction
-from offpath.serving.torchserve.management import ModelStatus
-from tests.offpath.commands.test_logs import write_log
+from offpath.serving.server.management import ModelStatus
 from tests.offpath.conftest import Run
 from tests.support.answering_server import answering_server
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
+from tests.support.prediction_logs import write_log
 
 LABEL = "tabby cat, or another animal with a name that goes on and on " * 2
 
@@ -73,7 +73,7 @@ def test_a_start_is_whole_at_80_columns(
     status = ModelStatus(
         *("scratches-of-the-left-door", "2026.11.22", "defects.mar", 2, 16, 128),
         *(10_000, 3600, 3600, ("READY",) * 2, (7, 8)),
-        described={**described, "precision": "bf16", "parity": {"pictures": 16}},
+        described={**described, "precision": "bf16", "parity": {"images": 16}},
     )
     view = ServeView()
     view.show_ready({"inference": "http://127.0.0.1:8080"}, [status], 21.4)

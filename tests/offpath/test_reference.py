@@ -47,7 +47,7 @@ def test_every_status_of_an_item_is_named() -> None:
     }
 
 
-# serving/front/answers.py and serving/granian/reports.py write these.
+# serving/front/reply_counts.py and serving/granian/reports.py write these.
 OTHER_METRICS = {
     "offpath_door_canary_responses_total": ["model", "version", "status"],
     "offpath_door_canary_suspended": ["model", "version"],

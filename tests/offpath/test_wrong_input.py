@@ -9,21 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from offpath.cli import main
 from offpath.profiling.load import workload
-from scripts.command_list import list_commands
 from tests.offpath.conftest import Run
-from tests.offpath.wrong_input import INPUTS, Case, list_cases, write_files
+from tests.offpath.wrong_input import Case, list_cases, write_files
 from tests.support.no_processes import Started, forbid_processes
 
-COMMANDS = {
-    path.removeprefix("offpath "): command for path, command, _ in list_commands(main, "offpath")
-}
-CASES = {
-    f"{case.command} {case.arguments}": case
-    for name, command in COMMANDS.items()
-    for case in list_cases(name, command)
-}
+CASES = {f"{case.command} {case.arguments}": case for case in list_cases()}
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +42,6 @@ def in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def refuse_to_generate(*_: object) -> None:
     """Fails the test: photographs take a minute, so errors must come before them."""
     raise Started("to make photographs")
-
-
-@pytest.mark.parametrize("name", INPUTS)
-def test_every_command_has_wrong_inputs(name: str) -> None:
-    assert sum(case.command == name for case in CASES.values()) >= 5
 
 
 def list_files(folder: Path) -> dict[Path, int]:

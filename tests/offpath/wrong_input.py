@@ -1,22 +1,21 @@
-"""Wrong inputs of every command: the table wrong_input.yaml, and what options imply by type."""
+"""Wrong inputs of every command: the table wrong_input.yaml, and the files that it names."""
 
 from __future__ import annotations
 
+import io
 import json
-import shlex
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
 import torch
 import yaml
 
 from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, MANIFEST, OUR_HANDLER
 from tests.profiling.runs import make_compare
 from tests.support.hostile_archives import ALIASES
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 INPUTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 
@@ -31,51 +30,21 @@ class Case:
     says: str = ""
 
 
-def list_cases(name: str, command: click.Command) -> Iterator[Case]:
-    """Yields the cases of the table and those that follow from the command's declared options."""
-    section = INPUTS.get(name, {})
-    for key, code in (("refused", 2), ("fails", 1)):
-        for one in section.get(key, []):
-            arguments, says = next(iter(one.items())) if isinstance(one, dict) else (one, "")
-            yield Case(name, arguments, code, says)
-    needed = section.get("needs", "")
-    for wrong in derive(command):
-        yield Case(name, f"{needed} {shlex.join(wrong)}".strip(), 2)
-
-
-def derive(command: click.Command) -> Iterator[list[str]]:
-    """Yields wrong values of each option by its type, and an option that no command has."""
-    yield ["--no-such-option"]
-    for option in command.params:
-        if not isinstance(option, click.Option) or option.is_flag:
-            continue
-        name, kind = option.opts[0], option.type
-        yield [name]
-        if isinstance(kind, click.Choice):
-            yield [name, "no such choice"]
-        elif isinstance(kind, (click.types.IntParamType, click.types.FloatParamType)):
-            yield [name, "x"]
-            yield [name, ""]
-        if isinstance(kind, (click.IntRange, click.FloatRange)):
-            if kind.min is not None:
-                yield [name, str(kind.min - 1)]
-            if kind.max is not None:
-                yield [name, str(kind.max + 1)]
-        if isinstance(kind, click.Path):
-            if kind.exists:
-                yield [name, "none"]
-            if not kind.file_okay:
-                yield [name, "text.txt"]
-            if not kind.dir_okay:
-                yield [name, "folder"]
+def list_cases() -> Iterator[Case]:
+    """Yields the cases of the table."""
+    for command, section in INPUTS.items():
+        for key, code in (("refused", 2), ("fails", 1)):
+            for one in section.get(key, []):
+                arguments, says = next(iter(one.items())) if isinstance(one, dict) else (one, "")
+                yield Case(command, arguments, code, says)
 
 
 def write_files(folder: Path) -> None:
     """Writes the files that the table names; `out`, `new.yaml` and `none` do not exist."""
-    for name in ("folder", "empty", "store", "two", "log", "damaged", "pictures"):
+    for name in ("folder", "empty", "store", "two", "log", "damaged", "images"):
         (folder / name).mkdir()
     (folder / "folder" / "a.txt").write_text("a")
-    (folder / "damaged" / "a.jpg").write_bytes(b"no picture")
+    (folder / "damaged" / "a.jpg").write_bytes(b"no image")
     for name in ("text.txt", "text.mar", "cert.pem", "text.json", "text.onnx"):
         (folder / name).write_text("one\ntwo: [\n")
     (folder / "empty.txt").write_text("")
@@ -83,16 +52,22 @@ def write_files(folder: Path) -> None:
     (folder / "list.jsonl").write_text('{"status": 200}\n')
     (folder / "list.yaml").write_text("[1, 2]\n")
     (folder / "aliases.yaml").write_text(ALIASES)
+    (folder / "mine.yaml").write_text("handler: {topk: 5}")
     (folder / "bad.properties").write_text("no equals sign\n")
     (folder / "tokens.properties").write_text("disable_token_authorization=false\n")
     (folder / "binary.properties").write_bytes(b"\xff\xfe\x00\x01")
-    for name in ("photo.jpg", "pictures/a.jpg"):
+    for name in ("photo.jpg", "images/a.jpg"):
         (folder / name).write_bytes(jpeg(size=(64, 64)))
     (folder / "broken.py").write_text("def x(:\n")
     net = "import torch\n\n\nclass Net(torch.nn.Linear):\n    def __init__(self):\n"
     (folder / "net.py").write_text(f"{net}        super().__init__(3, 2)\n")
     torch.save({"other": torch.zeros(1)}, folder / "other.pt")
     torch.save({"model": {"weight": torch.zeros(2, 3)}}, folder / "both.pt")
+    for name, is_zip in (("half-zip.pt", True), ("half-old.pt", False)):
+        saved = io.BytesIO()
+        weights = {"weight": torch.ones(2, 3), "bias": torch.ones(2)}
+        torch.save(weights, saved, _use_new_zipfile_serialization=is_zip)
+        (folder / name).write_bytes(saved.getvalue()[: len(saved.getvalue()) * 2 // 3])
     make_compare().save(folder / "result.json")
     write_archive(folder / "good.mar", "offpath/handler/classifier_entry.py")
     write_archive(folder / "stock.mar", "image_classifier")

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.load.call import Call
 from offpath.profiling.servers.adapter import Adapter
 from tests.support.known_server import BehavingServer, Behaviour, run_known_server
@@ -22,6 +22,7 @@ class QuickServer(Adapter):
         dies: under load.
         cannot: why it cannot run here.
         refuses: it does not start.
+        unbuilt: it cannot be built.
     """
 
     def __init__(
@@ -30,10 +31,12 @@ class QuickServer(Adapter):
         dies: bool = False,
         cannot: str | None = None,
         refuses: bool = False,
+        unbuilt: bool = False,
         call: Call | None = None,
         behaviour: Behaviour = Behaviour((0.01,)),
     ) -> None:
         self.name, self.dies, self.cannot, self.refuses = name, dies, cannot, refuses
+        self.unbuilt = unbuilt
         self.call = call or Call()
         self.batch_size = 8
         self.behaviour = behaviour
@@ -47,6 +50,8 @@ class QuickServer(Adapter):
         return self.cannot
 
     def prepare(self, folder: Path) -> None:
+        if self.unbuilt:
+            raise ExpectedError("no archiver")
         folder.mkdir(parents=True, exist_ok=True)
 
     @contextlib.contextmanager

@@ -57,30 +57,6 @@ def test_a_run_of_an_unknown_experiment_is_said(
     assert "no experiment 'jvm'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("conditions", "code", "said"),
-    [
-        pytest.param(["p99_ms>200"], 0, "", id="holds-nowhere"),
-        pytest.param(["failed>0", "offpath:rate<200"], 1, "rate<200: 121", id="met"),
-        pytest.param(["goodput<90"], 1, "goodput<90: 5", id="in-time"),
-    ],
-)
-def test_a_condition_decides_the_exit_code_after_the_report(
-    conditions: list[str],
-    code: int,
-    said: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    make_compare().save(tmp_path / "run.json")
-    options = [text for it in conditions for text in ("--fail-if", it)]
-    argv = [str(tmp_path / "run.json"), "--bound-ms", "50", *options]
-    assert exit_code(*argv) == code
-    shown = capsys.readouterr()
-    assert said in shown.err
-    assert "in time/s" in shown.out
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_says_where_the_finished_part_is(number, tmp_path, capsys):
     outputs = Outputs(tmp_path / "result.json")

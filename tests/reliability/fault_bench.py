@@ -24,7 +24,7 @@ from tests.support.costly import progressive_jpeg
 from tests.support.eventually import eventually
 from tests.support.front import FrontProcess, Seen, load
 from tests.support.granian import FRONTS
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 STAGE_S = float(os.environ.get("OFFPATH_FAULT_STAGE_S", "4"))
 CLIENTS = 4

@@ -13,10 +13,10 @@ from pathlib import Path
 from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers import archives
-from offpath.serving.log_tools.reading import Verdict, compare
+from offpath.serving.log_tools.reading import Verification, compare
+from offpath.serving.server.server_settings import ServerSettings
+from offpath.serving.session import make_server
 from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.session import make_server
 from tests.support.bucket import Bucket
 from tests.support.clients import Reply
 from tests.support.s3_faults import FaultProxy
@@ -64,7 +64,7 @@ class LogTrial:
         )
         assert done.returncode == 0, done.stderr
 
-    def judge(self, replies: Sequence[Reply]) -> Verdict:
+    def judge(self, replies: Sequence[Reply]) -> Verification:
         """Lists the requests answered with 200 that have no record, or more than one."""
         answered = {reply.request_id for reply in replies if reply.status == 200}
         return compare(self.bucket.event_counts().elements(), answered)

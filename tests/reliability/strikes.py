@@ -117,7 +117,7 @@ def kill_second_server(bench: Bench) -> None:
     with server:
         url = f"{server.inference_url}/predictions/{archives.NAME}"
         replies = send_for(url, BODIES[:1], 2, STAGE_S / 2)
-        for process in find_session_members(server.java_pid):
+        for process in find_session_members(server.pid):
             process.kill()
     answered = [reply.request_id for reply in replies if reply.status == 200]
     bench.stages[-1].in_flight.answered += answered

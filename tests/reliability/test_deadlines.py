@@ -10,9 +10,9 @@ from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
 from offpath.profiling.load.generators import LocustGenerator
-from offpath.profiling.load.plan import Load
+from offpath.profiling.load.parameters import Load
 from tests.support.granian import FRONTS
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 # The model sleeps, so that the server's rate does not depend on who else uses the cores.
 MODEL = """
@@ -26,9 +26,9 @@ class Net(torch.nn.Module):
         super().__init__()
         self.classifier = torch.nn.Linear(3, 10)
 
-    def forward(self, pictures):
-        time.sleep(0.1 * len(pictures))
-        return self.classifier(pictures.mean((2, 3)))
+    def forward(self, images):
+        time.sleep(0.1 * len(images))
+        return self.classifier(images.mean((2, 3)))
 """
 BOUND_MS, BATCH, WORKERS, SECONDS = 1000, 4, 2, 20.0
 
@@ -45,11 +45,11 @@ class Nobody:
 
 def measure_in_time(url: str, folder: Path, clients: int, rate: float | None) -> float:
     """Returns the good answers per second that came within BOUND_MS."""
-    picture = folder / "picture.jpg"
-    picture.write_bytes(jpeg())
+    image = folder / "image.jpg"
+    image.write_bytes(jpeg())
     load = Load(seconds=SECONDS, warm_up_s=5, rate=rate)
-    plan = load.plan(url, (picture,), clients, timeout_s=20.0)
-    sample = LocustGenerator().run(plan, Nobody())
+    window = load.for_window(url, (image,), clients, timeout_s=20.0)
+    sample = LocustGenerator().run(window, Nobody())
     in_time = sum(ms <= BOUND_MS for ms in sample.latencies_ms)
     print(f"rate {rate}: {in_time / SECONDS:.1f} in time/s, {sample.statuses}")
     return in_time / SECONDS

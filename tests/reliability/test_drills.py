@@ -32,11 +32,11 @@ from offpath.archive.sources.model_source import load_model_source
 from offpath.profiling.core.host import describe_host
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
-from offpath.serving.torchserve.management import ManagementClient
+from offpath.serving.server.management import ManagementClient
 from tests.support.eventually import MOST_S, eventually
 from tests.support.front import Seen, load
+from tests.support.images import jpeg
 from tests.support.monitoring import Prometheus, run_prometheus
-from tests.support.pictures import jpeg
 
 DRILL_S = float(os.environ.get("OFFPATH_DRILL_S", "25"))
 HOLD, RESPONSE_TIMEOUT_S = "10s", 20
@@ -61,14 +61,14 @@ class Net(torch.nn.Module):
         if FLAG.with_suffix(".dead").exists():
             raise ValueError("the weights are of another model")
 
-    def forward(self, pictures):
+    def forward(self, images):
         with suppress(OSError):
             self.sickness = FLAG.rename(FLAG.with_suffix(".taken")).read_text()
         if self.sickness == "out of memory":
             raise MemoryError("no")
         if FLAG.with_suffix(".fails").exists():
             raise ValueError("it fails")
-        scores = self.classifier(torch.nn.functional.adaptive_avg_pool2d(pictures, 4).flatten(1))
+        scores = self.classifier(torch.nn.functional.adaptive_avg_pool2d(images, 4).flatten(1))
         return scores * float("nan") if self.sickness == "nan" else scores
 """
 

@@ -15,7 +15,7 @@ import pytest
 
 from offpath.profiling.load.generators import find_generator
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.load.plan import Load
+from offpath.profiling.load.parameters import Load
 from offpath.profiling.load.workload import load_workload
 from offpath.profiling.servers.registry import make_servers
 from tests.support.silent_watcher import SilentWatcher
@@ -45,8 +45,8 @@ def test_the_first_seconds_after_ready_reach_the_steady_rate(name: str, tmp_path
         rates = []
         with server.running() as running:
             for load in (FIRST, STEADY):
-                plan = load.plan(running.predict_url, bodies, CLIENTS)
-                sample = wrk.run(plan, SilentWatcher())
+                window = load.for_window(running.predict_url, bodies, CLIENTS)
+                sample = wrk.run(window, SilentWatcher())
                 assert not sample.failures
                 rates.append(sample.ok / sample.elapsed_s)
         shares.append(rates[0] / rates[1])

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.load.generators import find_generator
 from offpath.profiling.load.limits import LimitMeter
-from offpath.profiling.load.plan import Load, LoadPlan, LoadSample
+from offpath.profiling.load.parameters import Load, LoadSample, WindowLoad
 from offpath.profiling.load.workload import load_workload
 from tests.support.known_server import Behaviour, Counts, run_known_server
 from tests.support.silent_watcher import SilentWatcher
@@ -35,7 +35,7 @@ STALL_S = 2.0
 MOST_OF_DECODE = 0.25
 
 
-def send(generator: str, plan: LoadPlan) -> LoadSample:
+def send(generator: str, plan: WindowLoad) -> LoadSample:
     found = find_generator(generator)
     try:
         found.check(plan)
@@ -44,11 +44,11 @@ def send(generator: str, plan: LoadPlan) -> LoadSample:
     return found.run(plan, SilentWatcher())
 
 
-def make_plan(loop: str, url: str, path: Path) -> LoadPlan:
+def make_plan(loop: str, url: str, path: Path) -> WindowLoad:
     """Plans a time for about REQUESTS requests."""
     if loop == "open":
         load = Load(seconds=REQUESTS / OPEN_RATE, warm_up_s=0, rate=OPEN_RATE)
-        return load.plan(url, (path,), OPEN_CLIENTS)
+        return load.for_window(url, (path,), OPEN_CLIENTS)
     seconds = round(REQUESTS * sum(DELAYS_S) / len(DELAYS_S) / CLIENTS)
     return Load(seconds=seconds, warm_up_s=0).plan(url, (path,), CLIENTS)
 

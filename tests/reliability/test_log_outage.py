@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from offpath.serving.log_tools.reading import Verdict
+from offpath.serving.log_tools.reading import Verification
 from tests.reliability.logged_server import LogTrial, predict_url
 from tests.support.clients import Reply, send_for
 from tests.support.s3_faults import OUTAGES, PASS
@@ -76,7 +76,7 @@ def p99(replies: list[Reply]) -> float:
     return float(np.percentile(latencies_ms, 99))
 
 
-def wait_for_records(trial: LogTrial, replies: list[Reply]) -> Verdict:
+def wait_for_records(trial: LogTrial, replies: list[Reply]) -> Verification:
     """Waits until every record has arrived or the time is over; returns the verdict."""
     deadline_s = time.monotonic() + DRAIN_TIMEOUT_S
     while True:

@@ -20,25 +20,25 @@ import pytest
 from offpath.profiling.servers.confined import NAMESPACE, why_no_namespace
 from offpath.profiling.servers.environments import Environment
 from tests.conftest import build
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 from tests.support.ray_cluster import RayCluster, ray_cluster
 
-PICTURES = 1200
+IMAGES = 1200
 CPUS = {"head": 1, "one": 2}
 RAY_DATA = Environment("ray-data", ("ray[data,default]==2.60.0",))
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(1800)]
 
 
-def test_a_killed_node_loses_and_doubles_no_picture(tmp_path: Path) -> None:
+def test_a_killed_node_loses_and_doubles_no_image(tmp_path: Path) -> None:
     why_not = why_no_namespace()
     if why_not is not None:
         pytest.skip(why_not)
     (tmp_path / "in").mkdir()
     body = jpeg(size=(640, 480))
-    for number in range(PICTURES):
+    for number in range(IMAGES):
         (tmp_path / "in" / f"{number}.jpg").write_bytes(body)
-    (tmp_path / "in" / "bad.jpg").write_bytes(b"no picture")
+    (tmp_path / "in" / "bad.jpg").write_bytes(b"no image")
     build(tmp_path / "store", "near-free", "near-free")
     python = RAY_DATA.ensure()
     program = [sys.executable, "-m", "tests.reliability.test_offline_on_ray"]
@@ -46,11 +46,11 @@ def test_a_killed_node_loses_and_doubles_no_picture(tmp_path: Path) -> None:
     files = sorted((tmp_path / "out").glob("part-*.jsonl"))
     lines = [line for file in files for line in file.open()]
     counts = Counter(json.loads(line)["input"] for line in lines)
-    names = [str(tmp_path / "in" / f"{n}.jpg") for n in (*range(PICTURES), "bad")]
+    names = [str(tmp_path / "in" / f"{n}.jpg") for n in (*range(IMAGES), "bad")]
     assert counts == dict.fromkeys(names, 1)
     summary = json.loads((tmp_path / "summary.json").read_text())
     print(summary)
-    assert (summary["pictures"], summary["failed"]) == (PICTURES + 1, 1)
+    assert (summary["images"], summary["failed"]) == (IMAGES + 1, 1)
 
 
 def run_and_kill(folder: Path, python: Path) -> None:

@@ -24,7 +24,7 @@ WINDOW_S = 10.0
 
 
 # The least share of decoding alone. At 55 kB the model and the handler's own work take the rest:
-# 0.4 ms of 1.6 ms per picture.
+# 0.4 ms of 1.6 ms per image.
 @pytest.mark.reliability
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("workload, least", [("photos-1200k", 0.9), ("photos-55k", 0.6)])
@@ -49,12 +49,12 @@ def test_the_rate_is_near_that_of_decoding_alone(
         output = str(tmp_path / f"out-{number}")
         done = subprocess.run([*command, output, "--json"], stdout=subprocess.PIPE)
         summary = json.loads(done.stdout)
-        assert (done.returncode, summary["pictures"]) == (0, len(names))
-        rate = summary["pictures_per_s"]
+        assert (done.returncode, summary["images"]) == (0, len(names))
+        rate = summary["images_per_s"]
         shares.append(rate / decode)
         of_both.append(rate * (1 / decode + 1 / forward))
         print(
-            f"{workload}: {rate:.0f} pictures per second, decoding alone {decode:.0f} "
+            f"{workload}: {rate:.0f} images per second, decoding alone {decode:.0f} "
             f"({shares[-1]:.0%}), decoding and the model {of_both[-1]:.0%}",
             flush=True,
         )

@@ -18,8 +18,8 @@ from PIL import Image
 
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.registry import make_servers
+from tests.support.images import npy, rejected
 from tests.support.photographs import PHOTOGRAPHS, encode
-from tests.support.pictures import npy, rejected
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(900)]
 
@@ -33,9 +33,9 @@ MOST_DIFFERENCE = 1e-4
 MOST_BAD_BYTES = 1_000_000
 
 
-def make_pictures() -> dict[str, bytes]:
+def make_images() -> dict[str, bytes]:
     """Encodes each photograph in each format, and as a thin client's pixels."""
-    pictures = {}
+    images = {}
     for photograph in PHOTOGRAPHS:
         for kind, options in FORMATS.items():
             if kind == "thin":
@@ -43,8 +43,8 @@ def make_pictures() -> dict[str, bytes]:
                 body = npy(np.asarray(small))
             else:
                 body = encode(photograph.rgb, kind, **options)
-            pictures[f"{photograph.name} {kind}"] = body
-    return pictures
+            images[f"{photograph.name} {kind}"] = body
+    return images
 
 
 def ask(server, url: str, body: bytes) -> tuple[int, dict]:
@@ -64,20 +64,20 @@ def test_labels_scores_and_refusals_are_the_same(tmp_path: Path) -> None:
     servers = [server for server in found if server.why_not() is None]
     if len(servers) == 1:
         pytest.skip("; ".join(str(s.why_not()) for s in found[1:]))
-    pictures = make_pictures()
+    images = make_images()
     bad = {name: body for name, (body, *_) in rejected().items() if len(body) < MOST_BAD_BYTES}
     seen: dict[str, dict[str, tuple[int, dict]]] = {}
     for server in servers:
         with ExitStack() as stack:
             server.prepare(tmp_path / server.name)
             url = stack.enter_context(server.running()).predict_url
-            asked = {**pictures, **bad}
+            asked = {**images, **bad}
             seen[server.name] = {n: ask(server, url, b) for n, b in asked.items()}
     mine = seen.pop("offpath")
-    assert all(mine[name][0] == 200 for name in pictures)
+    assert all(mine[name][0] == 200 for name in images)
     for other, theirs in seen.items():
         worst = 0.0
-        for name in pictures:
+        for name in images:
             status, answer = theirs[name]
             assert status == 200, (other, name, answer)
             assert next(iter(answer)) == next(iter(mine[name][1])), (other, name)
@@ -87,7 +87,7 @@ def test_labels_scores_and_refusals_are_the_same(tmp_path: Path) -> None:
         refused = {n: (theirs[n][0], theirs[n][1]["type"]) for n in bad}
         assert refused == {n: (mine[n][0], mine[n][1]["type"]) for n in bad}
         print(
-            f"\n{other}: {len(pictures)} pictures, the same best class; probabilities differ by"
+            f"\n{other}: {len(images)} images, the same best class; probabilities differ by"
             f" {worst:.1e} at most; {len(bad)} bad items, each the same code and type"
         )
         assert worst < MOST_DIFFERENCE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,6 @@ import numpy as np
 import psutil
 import pytest
 
-from offpath.profiling.core.gpu import Ticker
 from offpath.profiling.load.workload import load_workload
 from offpath.profiling.servers import archives
 from offpath.serving.log_tools.reading import compare
@@ -21,7 +21,7 @@ from tests.reliability.logged_server import LogTrial
 from tests.support import costly
 from tests.support.front import FrontProcess, Seen, load
 from tests.support.granian import FRONTS
-from tests.support.pictures import rejected
+from tests.support.images import rejected
 
 MINUTES = float(os.environ.get("OFFPATH_SOAK_MINUTES", "10"))
 CLIENTS = int(os.environ.get("OFFPATH_SOAK_CLIENTS", "16"))
@@ -144,12 +144,28 @@ def _folder_mb(folder: Path) -> float:
     return sum(path.lstat().st_size for path in folder.rglob("*")) / 1e6
 
 
+@contextmanager
+def sampling(samples: Samples) -> Iterator[None]:
+    """Takes samples on a thread of its own while the block runs."""
+    ended, start_s = threading.Event(), time.monotonic()
+
+    def run() -> None:
+        while not ended.wait(SAMPLE_EVERY_S):
+            samples.take(time.monotonic() - start_s)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    yield
+    ended.set()
+    thread.join()
+
+
 def run_minutes(door: FrontProcess, samples: Samples) -> Seen:
     """Runs the load with its reloads."""
     url = f"{door.url}/predictions/{archives.NAME}"
     end_s = time.monotonic() + 60 * MINUTES
     next_reload_s = time.monotonic() + 60 * RELOAD_MINUTES
-    with Ticker(SAMPLE_EVERY_S, samples.take):
+    with sampling(samples):
         with load(url, make_bodies(), clients=CLIENTS, pause_s=PAUSE_S) as seen:
             while time.monotonic() < end_s:
                 time.sleep(1.0)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from offpath.handler.image.input_maker import silence_decoders
+from offpath.handler.input_maker import silence_decoders
 from tests.fuzz.costly_requests import (
     COSTLY,
     COSTLY_ENVELOPES,

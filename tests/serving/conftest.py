@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.service.archived_handler import WARM_UP_BATCHES
+from offpath.serving.session import make_server
 from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.session import make_server
 from tests.support.scrape import wait_for_items
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.grpc_client import generate
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 grpc = pytest.importorskip("grpc")
 pytestmark = pytest.mark.server
@@ -22,7 +22,7 @@ Ask = Callable[..., Any]
 def ask(server: TorchServe, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ask, Ask]]:
     """Yields `predict(body, model)` and the same as a stream; both return decoded answers."""
     messages, services = generate(tmp_path_factory.mktemp("proto"))
-    with grpc.insecure_channel(f"127.0.0.1:{server.ports.grpc_inference}") as channel:
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_ports[0]}") as channel:
         stub = services.InferenceAPIsServiceStub(channel)
 
         def request(body: bytes, model: str) -> Any:

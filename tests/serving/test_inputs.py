@@ -12,7 +12,7 @@ import pytest
 
 from offpath.serving.client import Client
 from offpath.serving.torchserve.server import TorchServe
-from tests.support.pictures import jpeg, rejected
+from tests.support.images import jpeg, rejected
 
 pytestmark = pytest.mark.server
 BASE64 = base64.b64encode(jpeg()).decode()

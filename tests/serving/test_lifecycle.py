@@ -11,12 +11,12 @@ import httpx
 import psutil
 import pytest
 
-from offpath.serving.torchserve.management import ManagementClient
+from offpath.serving.server.management import ManagementClient
 from offpath.serving.torchserve.server import TorchServe
 from tests.conftest import build
 from tests.support.clients import sending
 from tests.support.eventually import eventually
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 pytestmark = pytest.mark.server
 CLIENTS = 4

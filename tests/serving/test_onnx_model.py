@@ -19,8 +19,8 @@ from torchvision.transforms import v2
 from offpath.commands.archive import command
 from offpath.handler.image.geometry import InputGeometry
 from offpath.serving.client import Client
+from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_settings import ServerSettings
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -52,9 +52,9 @@ def export(path: Path, size: tuple[int, int], is_fixed: bool, shown: Any) -> Non
         model.fc.weight.mul_(gain[:, None])
         model.fc.bias.sub_(logits.mean(0)).mul_(gain)
     batch = None if is_fixed else ({0: torch.export.Dim("batch")},)
-    pictures = torch.zeros(3, 3, *size)
+    images = torch.zeros(3, 3, *size)
     torch.onnx.export(
-        model, (pictures,), path, dynamic_shapes=batch, external_data=False, verbose=False
+        model, (images,), path, dynamic_shapes=batch, external_data=False, verbose=False
     )
 
 

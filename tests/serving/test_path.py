@@ -16,11 +16,11 @@ import httpx
 import pytest
 
 from offpath.serving.client import Client
+from offpath.serving.server.server_settings import ServerSettings
+from offpath.serving.session import make_server, start_checked
 from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.session import make_server, start_checked
 from tests.support.eventually import MOST_S, eventually
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 from tests.support.scrape import count_log_lines, read_metrics, wait_for_items
 
 pytestmark = pytest.mark.server

@@ -27,13 +27,13 @@ from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.one_host import MOST_SICK
 from offpath.serving.front.several_hosts import SeveralHostsSession
 from offpath.serving.log_tools.reading import Period, compare, open_store_at, read_records
+from offpath.serving.server.server_settings import ServerSettings
+from offpath.serving.session import View
 from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.session import View
 from tests.support.clients import Reply, sending
 from tests.support.eventually import eventually
 from tests.support.front import FrontProcess, front
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 pytestmark = pytest.mark.server
 CLIENTS, BATCH, WORKERS = 12, 4, 2
@@ -60,7 +60,7 @@ class Net(torch.nn.Module):
         self.classifier = torch.nn.Linear(48, 10)
         self.error = None
 
-    def forward(self, pictures):
+    def forward(self, images):
         error = self.error or self.claim()
         if error is not None:
             self.error = error if error["for_ever"] else None
@@ -68,7 +68,7 @@ class Net(torch.nn.Module):
                 eval(error["message"])
             kind = getattr(torch, error["kind"], None) or eval(error["kind"])
             raise kind(error["message"])
-        return self.classifier(self.pool(pictures).flatten(1))
+        return self.classifier(self.pool(images).flatten(1))
 
     def claim(self):
         try:
@@ -254,15 +254,15 @@ def test_a_batch_out_of_memory_is_asked_again_and_its_worker_stays(failing: Fail
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_real_failures_of_a_gpu(tmp_path: Path) -> None:
     """A kernel's assertion ends its worker; memory that the device does not have fails a batch."""
-    index = "torch.full((1,), 9, device=pictures.device)"
+    index = "torch.full((1,), 9, device=images.device)"
     with run_failing(tmp_path, "t4") as failing:
-        no_memory = "torch.empty(1 << 46, device=pictures.device)"
+        no_memory = "torch.empty(1 << 46, device=images.device)"
         replies = load_around(
             failing, lambda: failing.fail("code", no_memory, False), is_replaced=False
         )
         statuses = Counter(reply.status for reply in replies)
         assert set(statuses) == {200, 503} and statuses[503] <= BATCH
-        assertion = f"torch.zeros(4, device=pictures.device)[{index}].cpu()"
+        assertion = f"torch.zeros(4, device=images.device)[{index}].cpu()"
         replies = load_around(failing, lambda: failing.fail("code", assertion))
         statuses = Counter(reply.status for reply in replies)
         assert set(statuses) <= {200, 503, 500}

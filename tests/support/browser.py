@@ -8,14 +8,16 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-TIMEOUT_S = 60.0
+from tests.support.eventually import eventually
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe")
 
 
@@ -71,11 +73,7 @@ class Browser:
 
     def wait_for(self, script: str) -> Any:
         """Waits until an expression is true, and returns its value."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while not (value := self.evaluate(script)):
-            assert time.monotonic() < deadline, script
-            time.sleep(0.05)
-        return value
+        return eventually(lambda: self.evaluate(script))
 
     def open(self, url: str, width: int, height: int, is_dark: bool = False) -> None:
         """Loads a page in a window of a size in CSS pixels."""
@@ -98,7 +96,7 @@ class Browser:
             where = {"x": box[0], "y": box[1], "data": data}
             self.call("Input.dispatchDragEvent", type=kind, **where)
 
-    def take_picture(self, path: Path) -> None:
+    def take_image(self, path: Path) -> None:
         """Saves the whole page as a PNG."""
         shown = self.call("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(shown["data"]))
@@ -117,6 +115,21 @@ class Browser:
         ]
         thrown = [e for e in self.events if e["method"] == "Runtime.exceptionThrown"]
         return [*logged, *map(str, thrown)]
+
+
+def find_browser() -> str | None:
+    """Returns the path of an installed Chromium, or None."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+def measure_widths(program: str, html: str, folder: Path, width: int) -> tuple[int, int]:
+    """Returns the inner width of a window of `width` pixels and the width of the page in it."""
+    page = folder / "page.html"
+    page.write_text(html)
+    with open_browser(program, folder / "browser") as browser:
+        browser.open(page.as_uri(), width, 800)
+        inner, needed = browser.evaluate("[innerWidth, document.documentElement.scrollWidth]")
+    return int(inner), int(needed)
 
 
 @contextmanager

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import re
 import struct
 import zlib
 
 from PIL import Image
 
-
-def save(image: Image.Image, kind: str, **options: object) -> bytes:
-    """Encodes an image."""
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
+from tests.support.photographs import encode
 
 
 def progressive_jpeg(side: int, more_scans: int = 0) -> bytes:
     """Makes a progressive JPEG that repeats its last scan of twelve bytes."""
-    jpeg = save(Image.new("RGB", (side, side)), "JPEG", progressive=True, quality=50)
+    jpeg = encode(Image.new("RGB", (side, side)), "JPEG", progressive=True, quality=50)
     begin = [match.start() for match in re.finditer(b"\xff\xda", jpeg)][-1]
     return jpeg[:-2] + jpeg[begin:-2] * more_scans + jpeg[-2:]
 
@@ -45,28 +39,6 @@ def lossless_jpeg(side: int, frame: int = 0xC3) -> bytes:
         + bytes(3 * side * side // 8 + 1)
         + b"\xff\xd9"
     )
-
-
-def tiff_around(jpeg: bytes, side: int, strips: int = 1) -> bytes:
-    """Makes a TIFF whose strips all point to the same JPEG."""
-    entries = 10
-    arrays = 8 + 2 + 12 * entries + 4
-    at = arrays + 6 + 8 * strips
-    offsets, lengths = (at, len(jpeg)) if strips == 1 else (arrays + 6, arrays + 6 + 4 * strips)
-    fields = [
-        *((256, 4, 1, side), (257, 4, 1, side), (258, 3, 3, arrays), (259, 3, 1, 7)),
-        *((262, 3, 1, 6), (273, 4, strips, offsets), (277, 3, 1, 3)),
-        *(
-            (278, 4, 1, side // strips),
-            (279, 4, strips, lengths),
-            (530, 3, 2, 2 | 2 << 16),
-        ),
-    ]
-    header = b"II*\0" + struct.pack("<IH", 8, len(fields))
-    header += b"".join(struct.pack("<HHII", *field) for field in fields)
-    header += struct.pack("<I3H", 0, 8, 8, 8)
-    header += struct.pack(f"<{2 * strips}I", *[at] * strips, *[len(jpeg)] * strips)
-    return header + jpeg
 
 
 Tags = list[tuple[int, int, list[int] | bytes]]
@@ -97,6 +69,8 @@ def make_tiff(
     width: int = 100,
     height: int = 100,
     compression: int = 8,
+    bits: tuple[int, ...] = (8,),
+    photometric: int = 1,
     strips: int = 1,
     length: int | None = None,
     tile: tuple[int, int] | None = None,
@@ -105,19 +79,15 @@ def make_tiff(
     last: Tags = [],
     end: bytes = b"",
 ) -> bytes:
-    """Makes a grey TIFF whose strips share `data`, or a tiled one with a copy of it per tile.
+    """Makes a TIFF whose strips share `data`, or a tiled one with a copy of it per tile.
 
     `first` and `last` are more tags around the usual ones, and `end` lies after the data.
     """
-    tags: Tags = [(256, 4, [width]), (257, 4, [height]), (258, 3, [8])]
-    tags += [(259, 3, [compression]), (262, 3, [1]), (277, 3, [1])]
+    tags: Tags = [(256, 4, [width]), (257, 4, [height]), (258, 3, list(bits))]
+    tags += [(259, 3, [compression]), (262, 3, [photometric]), (277, 3, [len(bits)])]
     if tile is None:
         lengths = [len(data) if length is None else length] * strips
-        tags += [
-            (273, 4, [8] * strips),
-            (278, 4, [height // strips]),
-            (279, 4, lengths),
-        ]
+        tags += [(273, 4, [8] * strips), (278, 4, [-(-height // strips)]), (279, 4, lengths)]
     else:
         tags[1] = (257, 4, [tile[1] * tiles if tiles > 1 else height])
         offsets = [8 + number * len(data) for number in range(tiles)]
@@ -128,17 +98,37 @@ def make_tiff(
     return b"II*\0" + struct.pack("<I", at) + content + tiff_of_tags(first + tags + last, at)
 
 
+def tiff_around(jpeg: bytes, side: int, strips: int = 1) -> bytes:
+    """Makes a TIFF whose strips all point to the same JPEG."""
+    subsampling: Tags = [(530, 3, [2, 2])]
+    size = {"width": side, "height": side, "strips": strips, "bits": (8, 8, 8)}
+    return make_tiff(jpeg, compression=7, photometric=6, last=subsampling, **size)
+
+
+def png_chunk(kind: bytes, data: bytes) -> bytes:
+    body = kind + data
+    return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+
+def make_png(
+    width: int,
+    height: int,
+    packed: bytes,
+    *,
+    depth: int = 8,
+    colour: int = 2,
+    interlaced: bool = False,
+    between: bytes = b"",
+) -> bytes:
+    """Makes a PNG of deflated rows; `between` are chunks before them."""
+    head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced)
+    chunks = png_chunk(b"IHDR", head) + between + png_chunk(b"IDAT", packed)
+    return b"\x89PNG\r\n\x1a\n" + chunks + png_chunk(b"IEND", b"")
+
+
 def png_of_chunks(count: int) -> bytes:
     """Makes a small PNG with many empty chunks before its pixels."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        body = kind + data
-        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
-
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0))
-    pixels = chunk(b"IDAT", zlib.compress(b"\0" * 8 * 25))
-    many = chunk(b"teSt", b"") * count
-    return b"\x89PNG\r\n\x1a\n" + head + many + pixels + chunk(b"IEND", b"")
+    return make_png(8, 8, zlib.compress(b"\0" * 8 * 25), between=png_chunk(b"teSt", b"") * count)
 
 
 def bmp_of_runs(side: int, runs: int) -> bytes:
@@ -153,33 +143,3 @@ def gif_of_comments(count: int) -> bytes:
     """Makes a GIF that contains comments and no image."""
     head = b"GIF89a" + struct.pack("<HHBBB", 8, 8, 0x80, 0, 0) + bytes(6)
     return head + b"\x21\xfe\x00" * count
-
-
-def tiff_of_strips(
-    compression: int,
-    data: bytes,
-    width: int,
-    height: int,
-    strips: int,
-    bits: tuple[int, ...] = (8,),
-) -> bytes:
-    """Makes a TIFF whose strips all point to the same bytes."""
-    is_rgba = len(bits) > 1
-    arrays = 8 + 2 + 12 * (10 + is_rgba) + 4
-    offsets = arrays + 2 * len(bits) + len(bits) % 2 * 2
-    at = offsets + 8 * strips
-    fields = [
-        *((256, 4, 1, width), (257, 4, 1, height)),
-        (258, 3, len(bits), arrays if is_rgba else bits[0]),
-        *((259, 3, 1, compression), (262, 3, 1, 2 if is_rgba else 1)),
-        (273, 4, strips, offsets if strips > 1 else at),
-        *((277, 3, 1, len(bits)), (278, 4, 1, -(-height // strips))),
-        (279, 4, strips, offsets + 4 * strips if strips > 1 else len(data)),
-        (284, 3, 1, 1),
-        *([(338, 3, 1, 2)] if is_rgba else []),
-    ]
-    header = b"II*\0" + struct.pack("<IH", 8, len(fields))
-    header += b"".join(struct.pack("<HHII", *field) for field in fields) + bytes(4)
-    header += struct.pack(f"<{len(bits)}H", *bits).ljust(offsets - arrays, b"\0")
-    header += struct.pack(f"<{2 * strips}I", *[at] * strips, *[len(data)] * strips)
-    return header + data

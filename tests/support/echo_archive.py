@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from offpath.serving.torchserve.server_settings import ServerSettings
+from offpath.serving.server.server_settings import ServerSettings
 
 ECHO_HANDLER = """
 import time

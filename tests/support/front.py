@@ -297,7 +297,7 @@ HOSTILE_USER_IDS = (b"\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\\ud800")
 
 
 def send_hostile_user_ids(url: str, body: bytes) -> None:
-    """Sends each of them with a picture to a model; all are answered."""
+    """Sends each of them with an image to a model; all are answered."""
     parts = urlsplit(url)
     for user_id in HOSTILE_USER_IDS:
         with socket.create_connection((parts.hostname, parts.port)) as client:

@@ -16,7 +16,7 @@ import httpx
 import yaml
 
 from offpath.profiling.report.charts import LineChart, Series
-from offpath.profiling.report.pictures import draw_charts
+from offpath.profiling.report.drawings import draw_charts
 from offpath.serving.process.ports import resolve_ports
 from tests.support.eventually import eventually
 

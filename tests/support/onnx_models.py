@@ -22,7 +22,7 @@ def write_onnx(
     inputs: int = 1,
     operator: str = "GlobalAveragePool",
     opset: int = 17,
-    name: str = "pictures",
+    name: str = "images",
 ) -> Path:
     """Writes a model that averages each channel; its answers depend on the channels' order."""
     generator = np.random.default_rng(0)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
+from tests.support.answering_server import Answers, answering_server
 from tests.support.eventually import eventually
 
 
@@ -22,21 +18,32 @@ class Collector:
 
     Attributes:
         url: value for `trace_endpoint`.
-        resources: the attributes of each export's resource.
     """
 
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.spans: list[Span] = []
-        self.resources: list[dict[str, str]] = []
+    def __init__(self, answers: Answers) -> None:
+        self.url = answers.url
+        self._answers = answers
 
-    def take(self, body: bytes) -> None:
-        """Takes one export."""
-        for of_resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-            attributes = of_resource.resource.attributes
-            self.resources.append({a.key: a.value.string_value for a in attributes})
-            for of_scope in of_resource.scope_spans:
-                self.spans.extend(of_scope.spans)
+    def _exports(self) -> list[ResourceSpans]:
+        found = []
+        for path, headers, body in list(self._answers.requests):
+            if path == "/v1/traces":
+                plain = gzip.decompress(body) if headers.get("content-encoding") else body
+                found.extend(ExportTraceServiceRequest.FromString(plain).resource_spans)
+        return found
+
+    @property
+    def spans(self) -> list[Span]:
+        """All spans."""
+        return [
+            span for one in self._exports() for scope in one.scope_spans for span in scope.spans
+        ]
+
+    @property
+    def resources(self) -> list[dict[str, str]]:
+        """The attributes of each export's resource."""
+        every = [one.resource.attributes for one in self._exports()]
+        return [{one.key: one.value.string_value for one in attributes} for attributes in every]
 
     def wait_for(self, is_found: Callable[[Span], bool], count: int = 1) -> list[Span]:
         """Waits until `count` such spans have arrived; the SDK exports every 5 s."""
@@ -47,32 +54,7 @@ class Collector:
 @contextmanager
 def run_collector() -> Iterator[Collector]:
     """Runs a collector on loopback until the block ends."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.headers.get("Content-Encoding") == "gzip":
-                body = gzip.decompress(body)
-            is_traces = self.path == "/v1/traces"
-            if is_traces:
-                collector.take(body)
-            answer = ExportTraceServiceResponse().SerializeToString()
-            self.send_response(200 if is_traces else 404)
-            self.send_header("Content-Type", "application/x-protobuf")
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    collector = Collector(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield collector
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with answering_server() as answers:
+        # An empty ExportTraceServiceResponse.
+        answers.body, answers.headers = b"", {"content-type": "application/x-protobuf"}
+        yield Collector(answers)

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
-from pathlib import Path
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 VOID = {"meta", "rect", "line", "polyline", "circle", "path", "br"}
 # Attributes by which a page loads something.
 LOADING = {"src", "srcset", "data", "poster", "action", "background"}
@@ -65,42 +61,3 @@ def list_requests(html: str) -> list[str]:
         *read_page(html).loads,
         *re.findall(r"url\([^#)][^)]*\)|@import[^;]*", html),
     ]
-
-
-def find_browser() -> str | None:
-    """Returns the path of an installed Chromium, or None."""
-    return next(filter(None, map(shutil.which, BROWSERS)), None)
-
-
-def measure_widths(browser: str, html: str, folder: Path, width: int) -> tuple[int, int]:
-    """Returns the inner width of a frame of `width` pixels and the width of the page in it."""
-    (folder / "page.html").write_text(html)
-    # A frame, because Chromium's windows have a minimum width.
-    outer = folder / "outer.html"
-    outer.write_text(
-        f'<iframe id="f" src="page.html" width="{width}" height="800" style="border:0"></iframe>'
-        "<script>f.onload = () => { const d = f.contentDocument.documentElement;"
-        "document.title = `${f.contentWindow.innerWidth} ${d.scrollWidth}`; }</script>"
-    )
-    command = [
-        browser,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--virtual-time-budget=5000",
-    ]
-    command += [
-        f"--user-data-dir={folder / 'browser'}",
-        "--allow-file-access-from-files",
-    ]
-    shown = subprocess.run(
-        [*command, "--dump-dom", outer.as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    ).stdout
-    found = re.search(r"<title>(\d+) (\d+)</title>", shown)
-    if found is None:
-        raise RuntimeError(f"the browser measured nothing: {shown[:500]}")
-    return int(found[1]), int(found[2])

@@ -12,7 +12,7 @@ import secrets
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +22,7 @@ import httpx
 import psutil
 
 from offpath.profiling.servers.confined import raise_loopback
+from tests.support.eventually import eventually
 
 NETWORK = "10.55.0"
 BRIDGE_ADDRESS = f"{NETWORK}.254"
@@ -187,19 +188,20 @@ class RayCluster:
         }
 
 
-def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = READY_TIMEOUT_S) -> float:
-    """Waits for a condition and returns the seconds it took.
+def wait_until(is_so: Callable[[], bool]) -> float:
+    """Waits for a state and returns the seconds it took.
 
-    The dashboard may not answer while a node comes or goes."""
+    The dashboard may not answer while a node comes or goes.
+    """
+
+    def look() -> bool:
+        with suppress(httpx.HTTPError, KeyError, TypeError):
+            return is_so()
+        return False
+
     begin_s = time.monotonic()
-    while (took_s := time.monotonic() - begin_s) < timeout_s:
-        try:
-            if is_so():
-                return took_s
-        except (httpx.HTTPError, KeyError, TypeError):
-            pass
-        time.sleep(0.25)
-    raise TimeoutError(f"{what}: not within {timeout_s:.0f} s")
+    eventually(look, READY_TIMEOUT_S)
+    return time.monotonic() - begin_s
 
 
 def run_ip(*lines: str) -> None:
@@ -231,7 +233,7 @@ def ray_cluster(
             for node in nodes:
                 cluster.start(node)
             addresses = {node.address for node in nodes}
-            wait_until(lambda: addresses <= cluster.node_ids().keys(), f"{addresses}")
+            wait_until(lambda: addresses <= cluster.node_ids().keys())
         yield cluster
 
 
@@ -242,7 +244,7 @@ def make_node(folder: Path, number: int, cpus: int) -> Iterator[Node]:
     node = Node(folder.name, f"{NETWORK}.{number}", cpus, folder, holder)
     try:
         own = os.readlink("/proc/self/ns/net")
-        wait_until(lambda: os.readlink(f"/proc/{holder.pid}/ns/net") != own, "a namespace")
+        wait_until(lambda: os.readlink(f"/proc/{holder.pid}/ns/net") != own)
         run_ip(
             f"link add node{number} type veth peer name eth0 netns {holder.pid}",
             f"link set node{number} master ray0 up",

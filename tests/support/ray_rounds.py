@@ -88,26 +88,20 @@ class Rounds:
         node.kill()
         event.over_s = time.monotonic()
         self.cluster.start(node)
-        wait_until(lambda: self._is_whole(lost), f"replicas after {node.name} was killed")
+        wait_until(lambda: self._is_whole(lost))
         event.whole_s = time.monotonic() - event.done_s
         self.events.append(event)
-        wait_until(
-            lambda: self.cluster.node_ids().get(node.address, before) != before,
-            f"{node.name} to join again",
-        )
+        wait_until(lambda: self.cluster.node_ids().get(node.address, before) != before)
 
     def _drain(self, node: Node) -> None:
         before = self.cluster.node_ids()[node.address]
         event = Event(DRAINED, node.name, time.monotonic())
         self.cluster.end(node, self.hook)
-        wait_until(lambda: self._is_whole(set()), f"replicas after {node.name} was drained")
+        wait_until(lambda: self._is_whole(set()))
         event.whole_s = time.monotonic() - event.done_s
         self.events.append(event)
         self.cluster.start(node)
-        wait_until(
-            lambda: self.cluster.node_ids().get(node.address, before) != before,
-            f"{node.name} to join again",
-        )
+        wait_until(lambda: self.cluster.node_ids().get(node.address, before) != before)
 
     def _is_whole(self, lost: set[str]) -> bool:
         running = self.cluster.replicas("RUNNING")
@@ -151,7 +145,7 @@ def open_cluster(
     begin_s = time.monotonic()
     cluster = stack.enter_context(ray_cluster(python, folder, environ, CPUS))
     cluster.deploy(application)
-    wait_until(lambda: bool(cluster.replicas("RUNNING")), "a replica")
+    wait_until(lambda: bool(cluster.replicas("RUNNING")))
     print(f"cluster up after {time.monotonic() - begin_s:.0f} s", flush=True)
     hosts = {node.name: f"{node.address}:{HTTP_PORT}" for node in cluster.nodes}
     packages = python.parents[1].glob("lib/*/site-packages")
@@ -167,7 +161,7 @@ def main(folder: Path, rounds: int, python: Path) -> None:
     bodies = load_workload("photos-55k").read()
     with ExitStack() as stack:
         cluster, url = open_cluster(stack, folder, python, {})
-        wait_until(lambda: len(cluster.replicas("RUNNING")) == REPLICAS, "replicas")
+        wait_until(lambda: len(cluster.replicas("RUNNING")) == REPLICAS)
         every = Rounds(cluster, hook["command"], tries)
         with watched_load(url, NAME, bodies, CLIENTS, PAUSE_S, tries):
             time.sleep(BEFORE_S)

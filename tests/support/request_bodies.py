@@ -8,7 +8,7 @@ from __future__ import annotations
 import schemathesis
 from hypothesis import strategies as st
 
-from tests.support.pictures import accepted, rejected
+from tests.support.images import accepted, rejected
 
 MOST_BYTES = 1_000_000
 MEDIA_TYPES = ("application/octet-stream", "application/x-npy", "image/*")

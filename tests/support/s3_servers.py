@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.servers.server_process import LOOPBACK, start_process
 from offpath.serving.process.ports import resolve_ports
 

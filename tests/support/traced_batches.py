@@ -7,7 +7,7 @@ from pathlib import Path
 
 from offpath.handler.tracing import Tracer
 from tests.handler.loaded_service import load_service, predict
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 BATCHES_A_ROUND = 12
 SHARES = (None, 0.01, 1.0)

@@ -1,7 +1,7 @@
 """Chooses the engine of a worker and holds its predictions to eager fp32's.
 
-`engine: auto` takes OpenVINO or ONNX Runtime if the archive holds their graph and the package is
-installed, and eager otherwise. `precision: auto` is fp16 on CUDA, bf16 where the processor
+`engine: auto` takes OpenVINO if the archive holds its graph and the package is installed, and eager
+otherwise. `precision: auto` is fp16 on CUDA, bf16 where the processor
 multiplies it in hardware, and fp32 otherwise; int8 is only used when the settings ask for it.
 """
 
@@ -18,7 +18,6 @@ import torch
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
-from offpath.handler.model.engines.compiled import CompiledEngine
 from offpath.handler.model.engines.eager import EagerEngine
 from offpath.handler.model.engines.engine import (
     PRECISIONS,
@@ -31,9 +30,6 @@ from offpath.handler.model.engines.open_vino import OpenVinoEngine
 from offpath.handler.model.parity import Parity, load_parity_set, measure_parity
 
 logger = logging.getLogger(__name__)
-
-# `compiled` is missing on purpose: its code fits one kind of processor only.
-AUTO_ON_CPU = ("openvino", "onnxruntime")
 
 
 @dataclass(frozen=True)
@@ -137,12 +133,9 @@ def make_engine(
         )
     if name == "eager":
         return EagerEngine(model, config, device, precision)
-    if name == "compiled":
-        return CompiledEngine(folder, precision, device)
     if name == "openvino":
         return OpenVinoEngine(folder, precision, threads)
-    shape = config.input_geometry.shape
-    return OnnxRuntimeEngine(name, folder, precision, device, threads, shape)
+    return OnnxRuntimeEngine(folder, precision, device, threads)
 
 
 def choose_precision(device: torch.device) -> str:
@@ -163,9 +156,8 @@ def _candidates(config: HandlerConfig, device: torch.device) -> Iterator[tuple[s
             precision = "fp32"
         yield config.engine, precision
         return
-    for name in AUTO_ON_CPU if device.type == "cpu" else ():
-        if precision in PRECISIONS[name]:
-            yield name, precision
+    if device.type == "cpu" and precision in PRECISIONS["openvino"]:
+        yield "openvino", precision
     if precision in PRECISIONS["eager"]:
         yield "eager", precision
 
@@ -186,7 +178,7 @@ def _check(
     if parity.holds(config.parity_bound):
         return None, parity
     return (
-        f"{label} is not used: on {parity.pictures} photographs it "
+        f"{label} is not used: on {parity.images} photographs it "
         f"changed {parity.top1_changes} best classes and moved a probability by "
         f"{parity.largest_move:.3f} (handler.parity_bound is {config.parity_bound})"
     ), parity

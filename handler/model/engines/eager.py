@@ -47,8 +47,8 @@ class EagerEngine:
         self.model = model
         self._normaliser = Normaliser(config, device)
 
-    def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.model(self._normaliser(pictures).to(self._dtype))
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.model(self._normaliser(images).to(self._dtype))
         return logits
 
 

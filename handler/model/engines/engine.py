@@ -1,6 +1,6 @@
 """The interface of an engine, and the names of what an archive holds for each.
 
-An archive keeps its artefacts in one folder beside the weights. Each artefact maps `pictures`,
+An archive keeps its artefacts in one folder beside the weights. Each artefact maps `images`,
 uint8 [batch, height, width, channels], to `logits`, float32 [batch, classes].
 """
 
@@ -16,24 +16,17 @@ if TYPE_CHECKING:  # settings are checked without torch
 # Engine -> the precisions it can run.
 PRECISIONS: dict[str, tuple[str, ...]] = {
     "eager": ("fp32", "bf16", "fp16"),
-    "compiled": ("fp32", "bf16", "fp16"),
-    "onnxruntime": ("fp32", "int8"),
+    "onnxruntime": ("fp32",),
     "openvino": ("fp32", "bf16", "int8"),
-    "tensorrt": ("fp32", "fp16"),
 }
 ENGINES = tuple(PRECISIONS)
 
 FOLDER = "engine"
-INPUT, OUTPUT = "pictures", "logits"
+INPUT, OUTPUT = "images", "logits"
 PARITY_FILE = "parity.npz"
-# OpenVINO lowers fp32 to bf16 itself, TensorRT to fp16.
-_STORED_AS = {("openvino", "bf16"): "fp32", ("tensorrt", "fp16"): "fp32"}
-_SUFFIXES = {
-    "compiled": "pt2",
-    "onnxruntime": "onnx",
-    "openvino": "xml",
-    "tensorrt": "onnx",
-}
+# OpenVINO lowers fp32 to bf16 itself.
+_STORED_AS = {("openvino", "bf16"): "fp32"}
+_SUFFIXES = {"onnxruntime": "onnx", "openvino": "xml"}
 
 
 class EngineUnavailable(Exception):
@@ -53,7 +46,7 @@ class Engine(Protocol):
     precision: str
     is_capturable: bool
 
-    def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
         """Maps uint8 [batch, height, width, channels] on the device to logits [batch, classes].
 
         The logits may be valid only until the next call.
@@ -93,19 +86,19 @@ def find_artefact(folder: Path | None, engine: str, precision: str) -> Path:
 
 def run_in_batches(
     run: Callable[[torch.Tensor], torch.Tensor],
-    pictures: torch.Tensor,
+    images: torch.Tensor,
     size: int | None,
 ) -> torch.Tensor:
-    """Splits a batch into parts of `size` pictures, and fills the last part up with zeros.
+    """Splits a batch into parts of `size` images, and fills the last part up with zeros.
 
     Cost: each part takes as long as a whole one. If `size` is None, the graph takes any batch.
     """
     import torch
 
     if size is None:
-        return run(pictures)
+        return run(images)
     answers = []
-    for part in pictures.split(size):
+    for part in images.split(size):
         missing = part.new_zeros((size - len(part), *part.shape[1:]))
         padded = torch.cat([part, missing]) if len(missing) else part
         # Copied, because the next call may overwrite the answers.

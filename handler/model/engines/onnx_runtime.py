@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU or on CUDA, and TensorRT through it."""
+"""ONNX Runtime on the CPU or on CUDA, for models that are ONNX files."""
 
 from __future__ import annotations
 
@@ -7,21 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.utils.dlpack
 
-from offpath.handler.model.engines.engine import (
-    INPUT,
-    EngineUnavailable,
-    find_artefact,
-    run_in_batches,
-)
+from offpath.handler.model.engines.engine import EngineUnavailable, find_artefact, run_in_batches
 
-CPU, CUDA, TENSORRT = (f"{name}ExecutionProvider" for name in ("CPU", "CUDA", "Tensorrt"))
-# Batches that TensorRT's engine takes, and the one that it is fastest for (the preset t4's).
-# Without such a profile it builds an engine again for each batch that is larger than any before.
-TRT_BATCHES = {"min": 1, "opt": 16, "max": 64}
-
-
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 # Log messages of this severity and above are printed: errors.
 LOG_SEVERITY = 3
 
@@ -62,79 +51,31 @@ class OnnxRuntimeEngine:
     """Runs `model.<precision>.onnx`.
 
     Args:
-        name: `onnxruntime` or `tensorrt`.
         threads: intra-op threads on the CPU.
-        shape: of one picture, [height, width, channels].
 
     Raises:
         EngineUnavailable: the file, the package or the provider is missing.
     """
 
+    name = "onnxruntime"
     # The session waits for its own stream.
     is_capturable = False
 
     def __init__(
-        self,
-        name: str,
-        folder: Path | None,
-        precision: str,
-        device: torch.device,
-        threads: int,
-        shape: tuple[int, int, int],
+        self, folder: Path | None, precision: str, device: torch.device, threads: int
     ) -> None:
-        self.name, self.precision = name, precision
-        path = find_artefact(folder, name, precision)
-        trt = make_trt_options(path.parent, shape) if name == "tensorrt" else {}
-        providers = self._choose_providers(device, trt)
-        self._session = make_session(str(path), threads, providers)
-        self._input = self._session.get_inputs()[0].name
-        self._output = self._session.get_outputs()[0].name
-        self._batch = find_batch(self._session)
-        self._device = device
-
-    def _choose_providers(self, device: torch.device, trt: dict[str, Any]) -> list[Any]:
-        wanted: list[Any] = [CPU]
-        if device.type == "cuda":
-            place = {"device_id": device.index or 0}
-            wanted = [(CUDA, {**place, "use_tf32": False})]
-            if self.name == "tensorrt":
-                fp16 = {"trt_fp16_enable": self.precision == "fp16"}
-                wanted.insert(0, (TENSORRT, {**place, **fp16, **trt}))
-        elif self.name == "tensorrt":
-            raise EngineUnavailable("engine tensorrt needs a CUDA device")
-        return wanted
-
-    def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
-        return run_in_batches(self._run, pictures, self._batch)
-
-    def _run(self, pictures: torch.Tensor) -> torch.Tensor:
-        if self._device.type == "cpu":
-            return torch.from_numpy(
-                self._session.run([self._output], {self._input: pictures.numpy()})[0]
-            )
-        return self._run_on_device(pictures.contiguous())
-
-    def _run_on_device(self, pictures: torch.Tensor) -> torch.Tensor:
-        """Runs without a copy: the session reads torch's memory and leaves the logits there."""
-        import numpy as np
-
-        binding = self._session.io_binding()
-        # The session runs on its own stream.
-        torch.cuda.current_stream(self._device).synchronize()
-        where = ("cuda", self._device.index or 0)
-        binding.bind_input(
-            self._input, *where, np.uint8, tuple(pictures.shape), pictures.data_ptr()
+        self.precision = precision
+        path = find_artefact(folder, self.name, precision)
+        on_cuda = (CUDA, {"device_id": device.index or 0, "use_tf32": False})
+        self._session = make_session(
+            str(path), threads, [on_cuda if device.type == "cuda" else CPU]
         )
-        binding.bind_output(self._output, *where)
-        self._session.run_with_iobinding(binding)
-        return torch.utils.dlpack.from_dlpack(binding.get_outputs()[0])
+        self._input = self._session.get_inputs()[0].name
+        self._batch = find_batch(self._session)
 
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        return run_in_batches(self._run, images, self._batch)
 
-def make_trt_options(folder: Path, shape: tuple[int, int, int]) -> dict[str, Any]:
-    """Returns the options with which TensorRT builds one engine and stores it in `folder`."""
-    profile = {
-        f"trt_profile_{name}_shapes": f"{INPUT}:{'x'.join(map(str, (batch, *shape)))}"
-        for name, batch in TRT_BATCHES.items()
-    }
-    cache = {"trt_engine_cache_enable": True, "trt_engine_cache_path": str(folder)}
-    return {**profile, **cache}
+    def _run(self, images: torch.Tensor) -> torch.Tensor:
+        answer = self._session.run(None, {self._input: images.cpu().numpy()})[0]
+        return torch.from_numpy(answer).to(images.device)

@@ -57,11 +57,11 @@ class OpenVinoEngine:
         batch = self._compiled.input(0).partial_shape[0]
         self._batch = None if batch.is_dynamic else int(batch.get_length())
 
-    def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
-        return run_in_batches(self._run, pictures, self._batch)
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        return run_in_batches(self._run, images, self._batch)
 
-    def _run(self, pictures: torch.Tensor) -> torch.Tensor:
+    def _run(self, images: torch.Tensor) -> torch.Tensor:
         # Nothing is copied: the input is the batch buffer, the output belongs to the request and
         # is valid until the next call.
-        answer = self._request.infer([pictures.numpy()], share_inputs=True, share_outputs=True)
+        answer = self._request.infer([images.numpy()], share_inputs=True, share_outputs=True)
         return torch.from_numpy(answer[0])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from offpath.archive.sources.checkpoint import find_state_dict, load_checkpoint
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError
 
 WEIGHTS = {"conv.weight": torch.ones(2, 3), "fc.bias": torch.zeros(4)}
 NAMES = frozenset(WEIGHTS)
@@ -17,12 +17,10 @@ def prefixed(prefix: str) -> dict[str, torch.Tensor]:
     return {f"{prefix}{name}": value for name, value in WEIGHTS.items()}
 
 
-def read(
-    path: Path, names: frozenset[str] = NAMES, key: str | None = None
-) -> tuple[set[str], list[str]]:
+def read(path: Path, names: frozenset[str] = NAMES) -> tuple[set[str], list[str]]:
     said: list[str] = []
     loaded = load_checkpoint(path)
-    return set(find_state_dict(loaded, path, names, said.append, key)), said
+    return set(find_state_dict(loaded, path, names, said.append)), said
 
 
 @pytest.mark.parametrize(
@@ -38,7 +36,7 @@ def read(
         ),
         pytest.param(
             {"model": WEIGHTS, "model_ema": WEIGHTS},
-            ["'model' (it also has model_ema; choose with --weights-key)"],
+            ["'model' (it also has model_ema; for these save them alone)"],
             id="both",
         ),
         pytest.param(prefixed("module."), ["'module.'"], id="ddp"),
@@ -66,49 +64,6 @@ def test_a_prefix_that_the_model_has_itself_stays(tmp_path: Path) -> None:
     own = prefixed("model.")
     torch.save(own, tmp_path / "a.pt")
     assert read(tmp_path / "a.pt", frozenset(own)) == (set(own), [])
-
-
-AVERAGE = {name: value + 5 for name, value in WEIGHTS.items()}
-
-
-@pytest.mark.parametrize(
-    ("content", "key"),
-    [
-        pytest.param({"model": WEIGHTS, "ema": AVERAGE}, "ema", id="beside"),
-        pytest.param({"model": WEIGHTS, "ema": {"net": AVERAGE, "n": 3}}, "ema.net", id="deeper"),
-        pytest.param(
-            {
-                "state_dict": {
-                    **prefixed("model."),
-                    **{f"ema.module.{name}": it for name, it in AVERAGE.items()},
-                }
-            },
-            "state_dict.ema",
-            id="under-a-prefix",
-        ),
-    ],
-)
-def test_a_key_takes_the_averages_and_says_so(
-    tmp_path: Path, content: dict[str, Any], key: str
-) -> None:
-    torch.save(content, tmp_path / "a.pt")
-    said: list[str] = []
-    loaded = load_checkpoint(tmp_path / "a.pt")
-    weights = find_state_dict(loaded, tmp_path / "a.pt", NAMES, said.append, key)
-    assert {name: it.max() for name, it in weights.items()} == {
-        name: it.max() for name, it in AVERAGE.items()
-    }
-    assert f"under {key!r}" in said[0]
-
-
-@pytest.mark.parametrize("key", ["averages", "epoch", "ema.n", "", ".", "ema.x.y"])
-def test_a_key_without_weights_is_refused_with_those_that_have_some(
-    tmp_path: Path, key: str
-) -> None:
-    content = {"state_dict": WEIGHTS, "ema": {"n": 1}, "epoch": 3}
-    torch.save(content, tmp_path / "a.pt")
-    with pytest.raises(WrongOption, match="has weights under state_dict"):
-        read(tmp_path / "a.pt", key=key)
 
 
 def test_safetensors_are_read(tmp_path: Path) -> None:

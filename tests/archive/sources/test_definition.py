@@ -13,7 +13,7 @@ from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.model_probe import count_classes
 from offpath.archive.sources.definition import check_shadowing
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.image.geometry import InputGeometry
 from tests.archive.conftest import load, run_definition
 
@@ -30,8 +30,8 @@ class Net(torch.nn.Module):
         super().__init__()
         self.head = Block(3, 4)
 
-    def forward(self, pictures):
-        return self.head(pictures.mean(dim=(2, 3)))
+    def forward(self, images):
+        return self.head(images.mean(dim=(2, 3)))
 
 def make_model():
     from late import CLASSES
@@ -70,8 +70,8 @@ def test_class_or_factory_of_a_module_is_taken_with_what_it_imports(
     (tmp_path / "archive").mkdir()
     made = run_definition(source, tmp_path / "archive")
     made.load_state_dict(dict(source.weights or {}))
-    pictures = torch.rand(2, 3, 8, 8)
-    torch.testing.assert_close(made(pictures), source.module(pictures))
+    images = torch.rand(2, 3, 8, 8)
+    torch.testing.assert_close(made(images), source.module(images))
 
 
 def test_file_that_is_named_and_imported_is_packed_once(several: Path, tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from offpath.archive.model_probe import find_output
 from offpath.archive.photograph_sets import decode_photograph
 from offpath.archive.photographs import BUNDLED
 from offpath.archive.sources.model_source import ModelSource, load_model_source
+from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import WrongOption
 from offpath.handler.model.engines.eager import EagerEngine
 from offpath.handler.model.outputs import keep_one_output
 from tests.archive.conftest import run_definition
@@ -97,9 +97,9 @@ def test_model_labels_and_preprocessing_come_from_the_folder(vit: Path, tmp_path
     made = run_definition(source, tmp_path).eval()
     assert source.weights is not None and source.users_file is None
     made.load_state_dict(dict(source.weights))
-    pictures = torch.rand(2, 3, 96, 96)
+    images = torch.rand(2, 3, 96, 96)
     with torch.inference_mode():
-        assert torch.equal(made(pictures).logits, source.module.eval()(pictures).logits)
+        assert torch.equal(made(images).logits, source.module.eval()(images).logits)
     assert_as_pipeline(vit)
 
 

@@ -15,7 +15,7 @@ from offpath.archive.sources.named_models import (
     describe_model,
     imagenet_labels,
 )
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.image.geometry import InputGeometry
 from tests.archive.conftest import load, run_definition
 
@@ -65,28 +65,6 @@ def test_torchvision_model_takes_its_classes_from_the_weights(tmp_path: Path) ->
     assert any("preprocessing of its published weights" in line for line in said)
     made = run_definition(source, tmp_path)
     made.load_state_dict(dict(source.weights or {}))
-
-
-@pytest.mark.parametrize(
-    ("model", "weights", "kind", "message"),
-    [
-        ("torchvision:resnet51", "random", WrongOption, "similar names: resnet50"),
-        ("torchvision:", "random", WrongOption, "no such classifier"),
-        ("torchvision:fcn_resnet50", "random", WrongOption, "no such classifier"),
-        (
-            "torchvision:resnet18",
-            None,
-            ExpectedError,
-            "needs --weights FILE, --weights pretrain",
-        ),
-        ("torchvision:resnet18", "no.pt", ExpectedError, "no such file"),
-    ],
-)
-def test_model_that_torchvision_lacks_is_said(
-    model: str, weights: str | None, kind: type[Exception], message: str
-) -> None:
-    with pytest.raises(kind, match=message):
-        load(model, weights)
 
 
 def test_download_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

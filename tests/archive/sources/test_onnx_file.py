@@ -17,8 +17,8 @@ from offpath.archive.engine_files.engine_folder import (
 from offpath.archive.model_probe import count_classes
 from offpath.archive.photograph_sets import PhotographSets
 from offpath.archive.sources.model_source import load_model_source
+from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import WrongOption
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.model.engines.choose import make_engine
 
@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"inputs": 2}, r"has 2 inputs \(pictures, more0\); expected one"),
+        ({"inputs": 2}, r"has 2 inputs \(images, more0\); expected one"),
         ({"outputs": 2}, r"has 2 outputs \(logits, other\); expected one"),
         ({"kind": onnx.TensorProto.UINT8}, r"has the input tensor\(uint8\)"),
         ({"kind": onnx.TensorProto.FLOAT16}, r"has the input tensor\(float16\)"),
@@ -108,7 +108,6 @@ def test_settings_follow_from_a_fixed_input(
             {"engine": "eager"},
             "--engine eager --precision auto: an ONNX model is run by",
         ),
-        ({"engine": "tensorrt"}, "an ONNX model is run by onnxruntime in fp32"),
         ({"precision": "int8"}, "an ONNX model is run by onnxruntime in fp32"),
         ({"precision": "fp16"}, "--precision 'fp16': --engine onnxruntime has fp32"),
         ({"explanations": True}, "explanations need the gradients of a PyTorch model"),
@@ -132,8 +131,8 @@ def test_a_gpu_gets_onnx_runtime(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shape", "name"),
     [
-        (("n", 3, "h", "w"), "pictures"),
-        ((4, 3, 32, 24), "offpath_pictures"),
+        (("n", 3, "h", "w"), "images"),
+        ((4, 3, 32, 24), "offpath_images"),
         ((1, 3, 32, 24), "x"),
     ],
 )
@@ -148,9 +147,9 @@ def test_any_batch_is_answered_as_by_onnx_runtime_alone(
         **{"image_size": "32x24", "channel_order": "bgr", "pixel_scale": 255},
         **{"mean": mean, "std": std},
     )
-    pictures = np.random.default_rng(0).integers(0, 256, (9, 32, 24, 3), np.uint8)
-    pictures[:, :, :, 0] //= np.arange(1, 10, dtype=np.uint8)[:, None, None]
-    inputs = ((pictures[..., ::-1] - mean) / std).transpose(0, 3, 1, 2).astype("f4")
+    images = np.random.default_rng(0).integers(0, 256, (9, 32, 24, 3), np.uint8)
+    images[:, :, :, 0] //= np.arange(1, 10, dtype=np.uint8)[:, None, None]
+    inputs = ((images[..., ::-1] - mean) / std).transpose(0, 3, 1, 2).astype("f4")
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     step = shape[0] if isinstance(shape[0], int) else 9
     padded = np.concatenate([inputs, inputs])[: -(-9 // step) * step]
@@ -159,10 +158,10 @@ def test_any_batch_is_answered_as_by_onnx_runtime_alone(
     )[:9]
     model = load_model_source(str(path), None).module
     assert count_classes(model, InputGeometry((32, 24))) == CLASSES
-    plan, sets = EnginePlan(engine, "fp32"), PhotographSets(pictures, pictures)
+    plan, sets = EnginePlan(engine, "fp32"), PhotographSets(images, images)
     build_engine_folder(plan, model, config, sets, tmp_path / "engine")
     for kind in (engine, "eager"):
         run = make_engine(kind, "fp32", model, config, CPU, tmp_path / "engine", 1)
         for count in (9, 1, 4, 6):
-            answers = run(torch.from_numpy(pictures[:count])).numpy()
+            answers = run(torch.from_numpy(images[:count])).numpy()
             np.testing.assert_allclose(answers, expected[:count], atol=1e-4, rtol=1e-4)

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from offpath.archive.sources.checkpoint import find_state_dict, load_checkpoint
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
 
 WEIGHTS = {"conv.weight": torch.arange(6.0).view(2, 3), "fc.bias": torch.zeros(4)}
 NAMES = frozenset(WEIGHTS)

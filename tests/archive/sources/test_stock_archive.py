@@ -19,7 +19,7 @@ from torchvision.models.densenet import DenseNet
 from offpath.archive.build import build_archive
 from offpath.archive.sources.model_source import load_model_source
 from offpath.archive.sources.stock_archive import unpack
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError, WrongOption
 from tests.archive.conftest import MakeSpec
 from tests.support.stock_archive import make_stock
 

@@ -11,15 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps, TiffImagePlugin
 
-from offpath.handler.errors import (
-    ImageTooLarge,
-    ItemError,
-    UndecodableImage,
-    UnsupportedFormat,
-)
+from offpath.handler.errors import ImageTooLarge, ItemError, UndecodableImage, UnsupportedFormat
 from offpath.handler.image.decode import DecodeOptions, Pixels, decode_image
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.image.transform import transform_image
+from tests.support.costly import make_png, make_tiff
 from tests.support.photographs import PHOTOGRAPHS, Photograph, encode, find_photograph
 
 EXACT = DecodeOptions()
@@ -177,8 +173,8 @@ def test_broken_exif_is_no_reason_to_refuse() -> None:
 def test_large_jpeg_is_decoded_at_a_smaller_scale(
     size: tuple[int, int], by_longer: bool, denominator: int
 ) -> None:
-    picture = find_photograph("hubble_deep_field").rgb.resize(size)
-    for turned in (picture, picture.transpose(Image.Transpose.ROTATE_90)):
+    upright = find_photograph("hubble_deep_field").rgb.resize(size)
+    for turned in (upright, upright.transpose(Image.Transpose.ROTATE_90)):
         payload = encode(turned, "JPEG")
         image = decode_image(payload, DecodeOptions(384, by_longer=by_longer))
         assert (image.width, image.height) == turned.size
@@ -216,18 +212,11 @@ def test_other_formats_are_unsupported(payload: bytes) -> None:
         decode_image(payload, EXACT)
 
 
-def png_chunk(kind: bytes, data: bytes) -> bytes:
-    crc = struct.pack(">I", zlib.crc32(kind + data))
-    return struct.pack(">I", len(data)) + kind + data + crc
-
-
 def claim_size(format: str, side: int) -> bytes:
     """Makes a file whose header claims side x side pixels (for WebP, its largest size)."""
     payload = bytearray(encode(Image.new("RGB", (16, 16)), format))
     if format == "PNG":
-        header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-        pixels = png_chunk(b"IDAT", zlib.compress(bytes(1000)))
-        return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + pixels
+        return make_png(side, side, zlib.compress(bytes(1000)))
     if format == "JPEG":
         frame = payload.index(b"\xff\xc0")
         payload[frame + 5 : frame + 9] = struct.pack(">HH", side, side)
@@ -293,8 +282,10 @@ print(peak_bytes() - before)
 def test_bombs_take_no_memory(tmp_path: Path) -> None:
     for format in FORMATS:
         (tmp_path / format).write_bytes(claim_size(format, 60_000))
-    (tmp_path / "tiff-tile").write_bytes(make_tile_bomb())
-    (tmp_path / "png-column").write_bytes(encode_column(49_999_999))
+    huge_tile = make_tiff(zlib.compress(bytes(1000)), width=64, height=64, tile=(32768, 32768))
+    (tmp_path / "tiff-tile").write_bytes(huge_tile)
+    column = make_png(1, 49_999_999, zlib.compress(bytes(2 * 49_999_999)), colour=0)
+    (tmp_path / "png-column").write_bytes(column)
     done = subprocess.run(
         [sys.executable, "-c", BOMBS, str(tmp_path)],
         capture_output=True,
@@ -303,29 +294,3 @@ def test_bombs_take_no_memory(tmp_path: Path) -> None:
         cwd=Path(__file__).parents[3],
     )
     assert int(done.stdout) < 8 * 2**20
-
-
-def encode_column(height: int) -> bytes:
-    """A PNG one pixel wide."""
-    header = struct.pack(">IIBBBBB", 1, height, 8, 0, 0, 0, 0)
-    pixels = png_chunk(b"IDAT", zlib.compress(bytes(2 * height)))
-    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + pixels
-
-
-def make_tile_bomb() -> bytes:
-    """A TIFF of 64 x 64 pixels in one tile of 32768 x 32768."""
-    tags = [
-        (256, 4, 64),
-        (257, 4, 64),
-        (258, 3, 8),
-        (259, 3, 8),  # deflate
-        (262, 3, 1),
-        (277, 3, 1),
-        (322, 4, 32768),
-        (323, 4, 32768),
-        (324, 4, 200),
-        (325, 4, 20),
-    ]
-    entries = b"".join(struct.pack("<HHII", tag, kind, 1, v) for tag, kind, v in tags)
-    head = b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4)
-    return head.ljust(200, b"\0") + zlib.compress(bytes(1000)).ljust(1000, b"\0")

@@ -24,13 +24,13 @@ from tests.support.costly import (
     damaged_jpeg,
     gif_of_comments,
     lossless_jpeg,
+    make_tiff,
     png_of_chunks,
     progressive_jpeg,
-    save,
     tiff_around,
-    tiff_of_strips,
     tiff_of_tags,
 )
+from tests.support.photographs import encode
 
 MOST_BYTES = HandlerConfig().max_payload_bytes
 OPTIONS = DecodeOptions(min_size=384)
@@ -59,11 +59,11 @@ NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 255, (600, 800, 3),
             id="arithmetic-scans",
         ),
         pytest.param(
-            lambda: tiff_of_strips(1, bytes(50), 50, 1_000_000, 1_000_000),
+            lambda: make_tiff(bytes(50), compression=1, width=50, height=10**6, strips=10**6),
             id="tiff-of-a-million-strips",
         ),
         pytest.param(
-            lambda: tiff_of_strips(8, deflated_after_nothing(100, 2_000_000), 100, 1000, 1000),
+            lambda: make_tiff(deflated_after_nothing(100, 2_000_000), height=1000, strips=1000),
             id="tiff-strips-of-the-same-bytes",
         ),
     ],
@@ -101,24 +101,27 @@ def test_cost_without_markers_ends_with_the_budget(
 @pytest.mark.parametrize(
     "body",
     [
-        pytest.param(save(NOISE, "JPEG"), id="baseline"),
-        pytest.param(save(NOISE, "JPEG", progressive=True), id="progressive"),
-        pytest.param(save(NOISE, "TIFF", compression="jpeg"), id="tiff-of-many-strips"),
+        pytest.param(encode(NOISE, "JPEG"), id="baseline"),
+        pytest.param(encode(NOISE, "JPEG", progressive=True), id="progressive"),
+        pytest.param(encode(NOISE, "TIFF", compression="jpeg"), id="tiff-of-many-strips"),
         pytest.param(progressive_jpeg(1000, 80), id="more-scans-than-anybody-makes"),
-        pytest.param(save(NOISE, "JPEG", icc_profile=bytes(2_000_000)), id="profile"),
-        pytest.param(tiff_of_strips(1, bytes(64 * 900), 64, 900, 900), id="tiff-a-row"),
-        pytest.param(save(NOISE, "TIFF", compression="tiff_lzw"), id="tiff-lzw"),
-        pytest.param(b"\xff\xd8" + b"\xff" * 100 + save(NOISE, "JPEG")[2:], id="filled"),
+        pytest.param(encode(NOISE, "JPEG", icc_profile=bytes(2_000_000)), id="profile"),
+        pytest.param(
+            make_tiff(bytes(64 * 900), compression=1, width=64, height=900, strips=900),
+            id="tiff-a-row",
+        ),
+        pytest.param(encode(NOISE, "TIFF", compression="tiff_lzw"), id="tiff-lzw"),
+        pytest.param(b"\xff\xd8" + b"\xff" * 100 + encode(NOISE, "JPEG")[2:], id="filled"),
     ],
 )
-def test_real_pictures_are_decoded(body: bytes) -> None:
+def test_real_images_are_decoded(body: bytes) -> None:
     assert decode_image(body, OPTIONS).pixels.size
 
 
 def test_a_damaged_jpeg_has_one_budget_for_both_decoders(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    body = save(NOISE, "JPEG", quality=95)
+    body = encode(NOISE, "JPEG", quality=95)
     damaged = damaged_jpeg(body)
     assert decode_image(damaged, DecodeOptions()).pixels.shape == (600, 800, 3)
     # A second passes between two looks at the clock, and the budget is 1.5 s.
@@ -131,7 +134,7 @@ def test_a_damaged_jpeg_has_one_budget_for_both_decoders(
 @pytest.mark.parametrize("kind", ["PNG", "WEBP"])
 def test_an_orientation_of_a_million_fractions_is_refused(kind: str) -> None:
     tags = tiff_of_tags([(0x0112, 5, b"\1\0\0\0" * 2_000_000)], 8)
-    body = save(NOISE, kind, exif=b"II*\0\x08\0\0\0" + tags)
+    body = encode(NOISE, kind, exif=b"II*\0\x08\0\0\0" + tags)
     begin_s = time.thread_time()
     with pytest.raises(ImageTooCostly, match="EXIF"):
         decode_image(body, DecodeOptions(exif_orientation=True))
@@ -145,19 +148,19 @@ def test_a_lossless_jpeg_is_not_scaled() -> None:
 
 
 def test_a_tiff_of_too_many_bits_is_refused_before_libtiff_sees_it() -> None:
-    body = tiff_of_strips(8, b"", 7000, 7000, 1, bits=(16,) * 4)
+    body = make_tiff(b"", width=7000, height=7000, bits=(16,) * 4, photometric=2)
     with pytest.raises(ImageTooLarge, match="64 bits"):
         decode_image(body, OPTIONS)
 
 
 @pytest.mark.parametrize("length", range(2, 540, 7))
-def test_a_picture_cut_off_anywhere_is_left_to_the_decoder(length: int) -> None:
+def test_an_image_cut_off_anywhere_is_left_to_the_decoder(length: int) -> None:
     with pytest.raises((UndecodableImage, UnsupportedFormat)):
         decode_image(progressive_jpeg(64)[:length], OPTIONS)
 
 
-def test_the_check_does_not_search_all_of_a_baseline_picture(
+def test_the_check_does_not_search_all_of_a_baseline_image(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(decode_cost, "count_markers", None)
-    assert check_jpeg_cost(bytearray(save(NOISE, "JPEG", quality=95))).is_one_scan
+    assert check_jpeg_cost(bytearray(encode(NOISE, "JPEG", quality=95))).is_one_scan

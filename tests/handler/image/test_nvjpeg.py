@@ -19,8 +19,8 @@ from torchvision.io import ImageReadMode, decode_jpeg
 from offpath.handler.config import HandlerConfig
 from offpath.handler.image import nvjpeg
 from offpath.handler.image.decode import DecodeOptions, decode_image
+from offpath.handler.image.formats import Payload
 from offpath.handler.image.geometry import InputGeometry
-from offpath.handler.image.input_maker import silence_decoders
 from offpath.handler.image.nvjpeg import (
     DecodeTogether,
     DeviceDecoder,
@@ -28,8 +28,8 @@ from offpath.handler.image.nvjpeg import (
     is_for_device,
 )
 from offpath.handler.image.torch_transform import transform_on_device
+from offpath.handler.input_maker import silence_decoders
 from offpath.handler.pipeline import Pipeline
-from offpath.handler.request.payload import Payload
 from tests.handler.conftest import make_runner
 from tests.support.photographs import PHOTOGRAPHS, encode, find_photograph
 
@@ -49,8 +49,8 @@ class CpuDecoder:
 
     def __call__(self, files: list[torch.Tensor]) -> list[torch.Tensor]:
         self.calls.append(len(files))
-        pictures: list[torch.Tensor] = decode_jpeg(files, ImageReadMode.RGB)
-        return pictures
+        images: list[torch.Tensor] = decode_jpeg(files, ImageReadMode.RGB)
+        return images
 
 
 def decode_on_device(
@@ -66,7 +66,7 @@ def turned(orientation: int) -> bytes:
 
 
 def without_tables(payload: bytes) -> bytes:
-    """Removes the quantisation tables, without which a picture with a good header is useless."""
+    """Removes the quantisation tables, without which an image with a good header is useless."""
     while (start := payload.find(b"\xff\xdb")) > 0:
         length = int.from_bytes(payload[start + 2 : start + 4], "big")
         payload = payload[:start] + payload[start + 2 + length :]
@@ -85,12 +85,12 @@ def test_jpegs_of_a_batch_are_decoded_by_one_call(kind: type) -> None:
         kind(encode(photograph.rgb.resize((61, 40)), "JPEG")) for photograph in PHOTOGRAPHS[:5]
     ]
     decode = CpuDecoder()
-    pictures = decode_on_device(payloads, OPTIONS, decode)
+    images = decode_on_device(payloads, OPTIONS, decode)
     assert decode.calls == [5]
-    for payload, picture in zip(payloads, pictures):
-        assert picture is not None
+    for payload, image in zip(payloads, images):
+        assert image is not None
         expected = decode_image(payload, DecodeOptions()).pixels
-        np.testing.assert_array_equal(picture.permute(1, 2, 0).numpy(), expected)
+        np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), expected)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_jpegs_of_a_batch_are_decoded_by_one_call(kind: type) -> None:
         pytest.param(turned(6), DecodeOptions(exif_orientation=True), id="to-be-turned"),
     ],
 )
-def test_pictures_that_nvjpeg_cannot_decode_are_left_to_the_cpu(
+def test_images_that_nvjpeg_cannot_decode_are_left_to_the_cpu(
     payload: bytes, options: DecodeOptions
 ) -> None:
     decode = CpuDecoder()
@@ -156,7 +156,7 @@ def test_a_broken_device_is_not_taken_for_a_broken_file(error: Exception) -> Non
     assert raised.value is error
 
 
-def test_pictures_of_equal_size_are_resized_in_one_call(
+def test_images_of_equal_size_are_resized_in_one_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sizes = [(61, 40), (40, 61), (61, 40), (61, 40), (50, 60), (61, 40)]
@@ -166,18 +166,18 @@ def test_pictures_of_equal_size_are_resized_in_one_call(
     calls: list[int] = []
 
     def transform(
-        pictures: list[torch.Tensor], geometry: InputGeometry
+        images: list[torch.Tensor], geometry: InputGeometry
     ) -> Sequence[torch.Tensor | None]:
-        calls.append(len(pictures))
-        return transform_on_device(pictures, geometry)
+        calls.append(len(images))
+        return transform_on_device(images, geometry)
 
     monkeypatch.setattr(nvjpeg, "transform_on_device", transform)
     decoder = DeviceDecoder(CpuDecoder(), OPTIONS, InputGeometry())
-    pictures = decoder.decode(payloads)
-    together = decoder.resize([*pictures, None])
+    images = decoder.decode(payloads)
+    together = decoder.resize([*images, None])
     assert sorted(calls) == [1, 1, 4] and together[-1] is None
     monkeypatch.setattr(nvjpeg, "PIXELS_TOGETHER", 1)  # each alone
-    for one, alone in zip(together, decoder.resize(pictures)):
+    for one, alone in zip(together, decoder.resize(images)):
         assert one is not None and alone is not None
         assert torch.equal(one, alone)
     assert sorted(calls) == [1] * 8 + [4]
@@ -191,7 +191,7 @@ def test_pictures_of_equal_size_are_resized_in_one_call(
         "Error while decoding JPEG images: Failed to decode jpeg stream: 5",
     ],
 )
-def test_pictures_that_do_not_fit_on_the_device_are_counted(text: str) -> None:
+def test_images_that_do_not_fit_on_the_device_are_counted(text: str) -> None:
     large = encode(COFFEE.resize((COFFEE.width * 2, COFFEE.height * 2)), "JPEG")
 
     def decode(files: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -227,7 +227,7 @@ def test_a_body_that_the_front_door_has_mapped_is_not_copied(tmp_path: Path) -> 
     assert places == [np.frombuffer(mapped, np.uint8).ctypes.data]
 
 
-def test_a_picture_that_does_not_fit_on_the_device_does_not_fail_its_neighbours(
+def test_an_image_that_does_not_fit_on_the_device_does_not_fail_its_neighbours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     large = COFFEE.resize((COFFEE.width * 2, COFFEE.height * 2))
@@ -235,11 +235,11 @@ def test_a_picture_that_does_not_fit_on_the_device_does_not_fail_its_neighbours(
     expected = read(make_pipeline(None, decode="exact"), payloads)
 
     def transform(
-        pictures: list[torch.Tensor], geometry: InputGeometry
+        images: list[torch.Tensor], geometry: InputGeometry
     ) -> Sequence[torch.Tensor | None]:
-        if pictures[0].shape[2] == large.width:
+        if images[0].shape[2] == large.width:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
-        return transform_on_device(pictures, geometry)
+        return transform_on_device(images, geometry)
 
     monkeypatch.setattr(nvjpeg, "transform_on_device", transform)
     mixed = read(make_pipeline(CpuDecoder()), payloads)
@@ -290,7 +290,7 @@ def test_mixed_batch_keeps_its_order_and_errors() -> None:
     assert codes == [None, 415, None, 422, 422, None, 400]
 
 
-def test_long_picture_is_decoded_by_the_cpu() -> None:
+def test_long_image_is_decoded_by_the_cpu() -> None:
     image = COFFEE.resize((30, 9001))
     payload = encode(image, "JPEG")
     assert read(make_pipeline(CpuDecoder()), [payload]) == read(make_pipeline(None), [payload])
@@ -305,11 +305,11 @@ def test_nvjpegs_pixels_are_near_the_cpus() -> None:
     decode = find_nvjpeg(torch.device("cuda"))
     assert decode is not None
     payloads = [encode(photograph.rgb, "JPEG", quality=95) for photograph in PHOTOGRAPHS]
-    pictures = decode_on_device([*payloads], OPTIONS, decode)
-    for payload, picture in zip(payloads, pictures):
-        assert picture is not None and picture.is_cuda
+    images = decode_on_device([*payloads], OPTIONS, decode)
+    for payload, image in zip(payloads, images):
+        assert image is not None and image.is_cuda
         exact = decode_image(payload, DecodeOptions()).pixels.astype(int)
-        difference = np.abs(picture.permute(1, 2, 0).cpu().numpy().astype(int) - exact)
+        difference = np.abs(image.permute(1, 2, 0).cpu().numpy().astype(int) - exact)
         # Its inverse DCT and chroma upsampling are its own.
         assert difference.mean() < 2
 

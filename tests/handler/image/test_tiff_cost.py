@@ -15,9 +15,9 @@ from tests.support.costly import (
     lossless_jpeg,
     make_tiff,
     progressive_jpeg,
-    save,
     tiff_of_tags,
 )
+from tests.support.photographs import encode
 
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 255, (300, 400, 3), dtype=np.uint8))
 MEGABYTE = b"\x78\x01" + b"\0\0\0\xff\xff" * 200_000 + zlib.compress(bytes(100))[2:]
@@ -56,7 +56,7 @@ def with_directory(tag: int, kind: int, values: bytes) -> bytes:
         pytest.param(
             lambda: make_tiff(HUGE_TILE, tile=(1_000_000, 50), tiles=400, width=1),
             "pixels of 8 bits",
-            id="tiles-far-larger-than-the-picture",
+            id="tiles-far-larger-than-the-image",
         ),
         pytest.param(
             lambda: doubled(322, 17, [1_000_000], data=HUGE_TILE, tile=(112, 112)),
@@ -119,7 +119,7 @@ def test_what_encoders_write_is_decoded(compression: str | None, big_tiff: bool)
     exif = NOISE.getexif()
     exif.get_ifd(0x8769)[0x829A] = 0.01
     exif.get_ifd(0x8825)[2] = (1.0, 2.0, 3.0)
-    body = save(
+    body = encode(
         NOISE,
         "TIFF",
         compression=compression,

@@ -22,14 +22,14 @@ from tests.support.photographs import PHOTOGRAPHS, Photograph, encode, find_phot
 MIN_SIZE = 384
 
 
-def as_jpeg(picture: Image.Image) -> DecodedImage:
-    pixels = np.asarray(picture)
-    return DecodedImage(pixels, picture.height, picture.width, is_jpeg=True)
+def as_jpeg(image: Image.Image) -> DecodedImage:
+    pixels = np.asarray(image)
+    return DecodedImage(pixels, image.height, image.width, is_jpeg=True)
 
 
 @cache
 def make_waves(size: tuple[int, int]) -> bytes:
-    """Makes a smooth picture: scaling loses nothing, but a shift of the geometry shows."""
+    """Makes a smooth image: scaling loses nothing, but a shift of the geometry shows."""
     rows, columns = np.ogrid[0 : size[1], 0 : size[0]]
     waves = 127 + 100 * np.sin(rows / 71) * np.cos(columns / 53)
     pixels = np.repeat(waves[:, :, None], 3, 2).astype(np.uint8)
@@ -63,14 +63,14 @@ GEOMETRIES = [
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
-def test_pictures_differ_from_pillow_only_by_rounding(geometry: InputGeometry) -> None:
+def test_images_differ_from_pillow_only_by_rounding(geometry: InputGeometry) -> None:
     # All photographs in the default geometry, a third of them in the others.
     step = 1 if geometry == InputGeometry() else 3
     for photograph in PHOTOGRAPHS[::step]:
         image = as_jpeg(photograph.rgb)
         expected = transform_image(image, geometry).astype(int)
-        picture = torch.from_numpy(image.pixels.copy()).permute(2, 0, 1)
-        on_device = transform_on_device([picture.flip(2), picture], geometry)[1]
+        planes = torch.from_numpy(image.pixels.copy()).permute(2, 0, 1)
+        on_device = transform_on_device([planes.flip(2), planes], geometry)[1]
         assert on_device is not None and on_device.dtype == torch.uint8
         # Pillow cuts off what bicubic overshoots between its two passes; floats do not.
         most = 8 if geometry.interpolation == "bicubic" else 2
@@ -90,7 +90,7 @@ def test_pictures_differ_from_pillow_only_by_rounding(geometry: InputGeometry) -
         pytest.param((333, 500), id="square-as-wide-as-the-resize"),
     ],
 )
-def test_any_picture_size_fits_any_geometry(size: tuple[int, int], geometry: InputGeometry) -> None:
+def test_any_image_size_fits_any_geometry(size: tuple[int, int], geometry: InputGeometry) -> None:
     image = as_jpeg(find_photograph("coffee").rgb.resize(size))
     made = transform_with_torch(image, geometry)
     assert made.shape == geometry.shape
@@ -138,15 +138,15 @@ def test_scaled_decode_moves_bicubic_no_more_than_bilinear() -> None:
 
 
 @pytest.mark.parametrize("size", [(4000, 800), (800, 4000)], ids=str)
-def test_only_the_crop_of_a_long_picture_is_resized(size: tuple[int, int]) -> None:
+def test_only_the_crop_of_a_long_image_is_resized(size: tuple[int, int]) -> None:
     image = scaled_jpeg(find_photograph("china"), size)
     assert image.denominator == 2
     seen = []
     real = torch.nn.functional.interpolate
 
-    def watch(picture: torch.Tensor, **options: Any) -> torch.Tensor:
-        seen.append(max(picture.shape))
-        return real(picture, **options)
+    def watch(image: torch.Tensor, **options: Any) -> torch.Tensor:
+        seen.append(max(image.shape))
+        return real(image, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.nn.functional, "interpolate", watch)
@@ -156,7 +156,7 @@ def test_only_the_crop_of_a_long_picture_is_resized(size: tuple[int, int]) -> No
     assert seen and max(seen) < 2 * min(size)
 
 
-def test_turned_pictures_cause_no_warning_on_the_log() -> None:
+def test_turned_images_cause_no_warning_on_the_log() -> None:
     exif = Image.Exif()
     for orientation in range(1, 9):
         exif[0x0112] = orientation

@@ -17,7 +17,7 @@ from offpath.handler.model.outputs import activate
 from offpath.handler.model.parity import ParitySet, measure_parity
 from offpath.handler.pipeline import Pipeline
 from tests.handler.conftest import MakePipeline
-from tests.support.pictures import npy
+from tests.support.images import npy
 
 CPU = torch.device("cpu")
 SIZE = 16
@@ -32,8 +32,8 @@ PLAIN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 class Spread(torch.nn.Module):
     """The mean of each channel, from -4 to 4."""
 
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        return pictures.mean(dim=(2, 3)) * 8 - 4
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.mean(dim=(2, 3)) * 8 - 4
 
 
 def make_config(**settings: object) -> HandlerConfig:
@@ -47,16 +47,16 @@ def make_small(**settings: object) -> Pipeline:
     return Pipeline(config, runner, dict(enumerate("rgb")), 1)
 
 
-def make_pictures() -> torch.Tensor:
+def make_images() -> torch.Tensor:
     return torch.tensor(COLOURS, dtype=torch.uint8).view(-1, 1, 1, 3).expand(-1, SIZE, SIZE, 3)
 
 
 def rows() -> list[dict[str, bytes]]:
-    return [{"body": npy(picture.numpy())} for picture in make_pictures()]
+    return [{"body": npy(image.numpy())} for image in make_images()]
 
 
 def plain_scores(activation: str) -> torch.Tensor:
-    planes = make_pictures().permute(0, 3, 1, 2).float() / 255
+    planes = make_images().permute(0, 3, 1, 2).float() / 255
     return PLAIN[activation](Spread()(planes))
 
 
@@ -115,12 +115,12 @@ def measure(
     class Engine:
         name, precision, is_capturable = "engine", "fp32", False
 
-        def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
+        def __call__(self, images: torch.Tensor) -> torch.Tensor:
             answer = torch.tensor(now)
             return torch.logit(answer) if activation == "sigmoid" else answer.log()
 
-    pictures = np.zeros((len(scores), SIZE, SIZE, 3), np.uint8)
-    reference = ParitySet(pictures, np.array(scores, np.float32))
+    images = np.zeros((len(scores), SIZE, SIZE, 3), np.uint8)
+    reference = ParitySet(images, np.array(scores, np.float32))
     found = measure_parity(Engine(), reference, make_config(activation=activation), CPU)
     return found.largest_move, found.top1_changes
 
@@ -144,11 +144,11 @@ def test_engine_whose_outputs_share_memory_is_read_before_the_next_call() -> Non
     class Shared:
         name, precision, is_capturable = "engine", "fp32", False
 
-        def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
-            memory.copy_(pictures[:, 0, 0] / 255)
+        def __call__(self, images: torch.Tensor) -> torch.Tensor:
+            memory.copy_(images[:, 0, 0] / 255)
             return memory
 
-    expected = make_pictures()[:, 0, 0].numpy().astype(np.float32) / 255
-    reference = ParitySet(make_pictures().numpy(), expected)
+    expected = make_images()[:, 0, 0].numpy().astype(np.float32) / 255
+    reference = ParitySet(make_images().numpy(), expected)
     config = make_config(activation="none")
     assert measure_parity(Shared(), reference, config, CPU, batch=1).largest_move == 0

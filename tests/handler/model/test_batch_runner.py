@@ -35,9 +35,9 @@ class ChannelMeans(torch.nn.Module):
         super().__init__()
         self.batches: list[int] = []
 
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        self.batches.append(pictures.shape[0])
-        return pictures.mean(dim=(2, 3))
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.batches.append(images.shape[0])
+        return images.mean(dim=(2, 3))
 
 
 def make_small(top_k: int = 5, max_batch: int = 4) -> tuple[BatchRunner, ChannelMeans]:
@@ -48,17 +48,17 @@ def make_small(top_k: int = 5, max_batch: int = 4) -> tuple[BatchRunner, Channel
 
 
 def photographs(count: int) -> list[Pixels]:
-    pictures = [p.rgb.resize((224, 224)) for p in PHOTOGRAPHS]
-    return [np.asarray(pictures[i % len(pictures)]) for i in range(count)]
+    images = [p.rgb.resize((224, 224)) for p in PHOTOGRAPHS]
+    return [np.asarray(images[i % len(images)]) for i in range(count)]
 
 
-def test_picture_in_the_batch_is_the_one_that_is_explained() -> None:
+def test_image_in_the_batch_is_the_one_that_is_explained() -> None:
     runner = make_runner(CONFIG)
-    pictures = photographs(3)
-    for index, picture in enumerate(pictures):
-        runner.put(index, picture)
-    for index, picture in enumerate(pictures):
-        np.testing.assert_array_equal(runner.picture(index)[0].numpy(), picture)
+    images = photographs(3)
+    for index, image in enumerate(images):
+        runner.put(index, image)
+    for index, image in enumerate(images):
+        np.testing.assert_array_equal(runner.image(index)[0].numpy(), image)
 
 
 def test_top_k_is_cut_to_the_models_classes() -> None:
@@ -115,12 +115,12 @@ class Replay:
     """Stands for a CUDA graph: the CPU runs the model again into the graph's tensors."""
 
     def __init__(self, runner: BatchRunner, size: int) -> None:
-        self.pictures = runner._pictures[:size]
+        self.images = runner._images[:size]
         self.runner = runner
-        self.scores = runner.classify(self.pictures)[0].clone()
+        self.scores = runner.classify(self.images)[0].clone()
 
     def replay(self) -> None:
-        self.scores.copy_(self.runner.classify(self.pictures)[0])
+        self.scores.copy_(self.runner.classify(self.images)[0])
 
 
 class OldAnswers(Replay):
@@ -132,7 +132,7 @@ class OldAnswers(Replay):
 
 class OldAnswerOfOneRow(Replay):
     def replay(self) -> None:
-        self.scores[:-1].copy_(self.runner.classify(self.pictures)[0][:-1])
+        self.scores[:-1].copy_(self.runner.classify(self.images)[0][:-1])
 
 
 class FirstAnswers(Replay):
@@ -156,10 +156,10 @@ def capture_as(
     kind: type[Replay], monkeypatch: pytest.MonkeyPatch, max_batch: int = 4
 ) -> BatchRunner:
     """Returns a runner on the CPU whose largest graph is of the given kind."""
-    pictures = np.stack([picture[::14, ::14] for picture in photographs(3)])
+    images = np.stack([image[::14, ::14] for image in photographs(3)])
     runner, _ = make_small(max_batch=max_batch)
     nothing = np.zeros((0, 3), np.float32)
-    runner._parity, runner._has_graphs = ParitySet(pictures, nothing), True
+    runner._parity, runner._has_graphs = ParitySet(images, nothing), True
 
     def capture(size: int, pool: Any) -> CapturedBatch:
         graph = (kind if size >= max_batch else Replay)(runner, size)
@@ -231,7 +231,7 @@ def make_on_device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., BatchRunner
 
     def make(**settings: object) -> BatchRunner:
         runner = make_runner(HandlerConfig.from_mapping(settings, environ={}))
-        runner._is_cuda, runner._pictures = True, torch.zeros_like(runner._host)
+        runner._is_cuda, runner._images = True, torch.zeros_like(runner._host)
         return runner
 
     return make
@@ -245,23 +245,23 @@ def test_a_worker_waits_once_for_a_batch_and_sleeps(
     assert Event.log == ["record"] * 3 + [way]
 
 
-def test_pictures_of_both_decoders_reach_the_device(
+def test_images_of_both_decoders_reach_the_device(
     make_on_device: Callable[..., BatchRunner],
 ) -> None:
     runner, on_cpu = make_on_device(), make_runner(CONFIG)
-    pictures = photographs(8)
+    images = photographs(8)
     for from_device in ({1, 3}, set(), {0, 1, 2, 3}):
         runner.begin(4)
-        pictures = pictures[1:] + pictures[:1]
+        images = images[1:] + images[:1]
         for index in range(4):
-            on_cpu.put(index, pictures[index])
+            on_cpu.put(index, images[index])
             if index in from_device:
-                runner.put_from_device(index, torch.from_numpy(pictures[index].copy()))
+                runner.put_from_device(index, torch.from_numpy(images[index].copy()))
             else:
-                runner.put(index, pictures[index])
+                runner.put(index, images[index])
         answers = [one.run(4, StageTimer()) for one in (runner, on_cpu)]
         np.testing.assert_array_equal(answers[0].classes, answers[1].classes)
-        np.testing.assert_array_equal(runner.picture(3)[0].numpy(), on_cpu.picture(3)[0].numpy())
+        np.testing.assert_array_equal(runner.image(3)[0].numpy(), on_cpu.image(3)[0].numpy())
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -279,7 +279,7 @@ def full_precision() -> Iterator[None]:
 
 @pytest.mark.gpu
 @needs_gpu
-def test_pictures_wait_in_pinned_memory_also_after_growing() -> None:
+def test_images_wait_in_pinned_memory_also_after_growing() -> None:
     runner = make_runner(CONFIG, max_batch=2, device="cuda")
     assert runner._host.is_pinned()
     runner.begin(5)
@@ -301,16 +301,16 @@ def test_events_tell_the_copy_from_the_forward_pass() -> None:
 
 @pytest.mark.gpu
 @needs_gpu
-def test_batches_in_a_row_never_see_each_others_pictures() -> None:
+def test_batches_in_a_row_never_see_each_others_images() -> None:
     runner = make_runner(CONFIG, max_batch=1, device="cuda")
-    pictures = photographs(20)
+    images = photographs(20)
     classes = []
-    for picture in pictures:
-        runner.put(0, picture)
+    for image in images:
+        runner.put(0, image)
         classes.append(int(runner.run(1, StageTimer()).classes[0][0]))
     whole = make_runner(CONFIG, max_batch=20, device="cuda")
-    for index, picture in enumerate(pictures):
-        whole.put(index, picture)
+    for index, image in enumerate(images):
+        whole.put(index, image)
     assert classes == whole.run(20, StageTimer()).classes[:, 0].tolist()
 
 
@@ -322,9 +322,9 @@ def test_every_captured_size_answers_like_the_cpu() -> None:
     captured = make_runner(CONFIG, max_batch=64, device="cuda")
     captured.warm_up()
     for count in (64, 1, 2, 5, 16, 33, 64):
-        for index, picture in enumerate(photographs(count)):
-            on_cpu.put(index, picture)
-            captured.put(index, picture)
+        for index, image in enumerate(photographs(count)):
+            on_cpu.put(index, image)
+            captured.put(index, image)
         answers = [runner.run(count, StageTimer()) for runner in (on_cpu, captured)]
         np.testing.assert_allclose(answers[0].probabilities, answers[1].probabilities, atol=1e-3)
 
@@ -341,9 +341,9 @@ def test_graph_answers_like_the_model_and_is_captured_again_after_growing() -> N
     captured.begin(7)
     assert captured.captured_sizes == [1, 2, 4, 8]
     for count in (1, 3, 7):
-        for index, picture in enumerate(photographs(count)):
-            plain.put(index, picture)
-            captured.put(index, picture)
+        for index, image in enumerate(photographs(count)):
+            plain.put(index, image)
+            captured.put(index, image)
         answers = [runner.run(count, StageTimer()) for runner in (plain, captured)]
         np.testing.assert_array_equal(answers[0].classes, answers[1].classes)
         np.testing.assert_allclose(answers[0].probabilities, answers[1].probabilities, atol=1e-5)

@@ -6,7 +6,7 @@ import torch
 from torchvision.transforms import v2
 
 from offpath.handler.config import HandlerConfig
-from offpath.handler.model.normalise import Normaliser, PictureModel
+from offpath.handler.model.normalise import ImageModel, Normaliser
 
 CONFIG = HandlerConfig.from_mapping({}, environ={})
 CPU = torch.device("cpu")
@@ -27,12 +27,12 @@ def test_normalisation_equals_torchvisions(
     expected = v2.Compose(
         [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)]
     )(levels)
-    pictures = torch.from_numpy(levels)[None]
+    images = torch.from_numpy(levels)[None]
     config = HandlerConfig(mean=mean, std=std)
-    made = Normaliser(config, CPU)(pictures)
+    made = Normaliser(config, CPU)(images)
     assert made.shape == (1, 3, 224, 224)
     assert made.is_contiguous(memory_format=torch.channels_last)
-    exported = PictureModel(torch.nn.Identity(), config)(pictures)
+    exported = ImageModel(torch.nn.Identity(), config)(images)
     # Relative to 1 / std, which is what one grey level weighs.
     for normalised in (made, exported):
         assert (normalised[0] - expected).abs().max() * min(std) < 1e-6
@@ -45,9 +45,9 @@ def test_caffes_input_is_blue_first_and_on_0_to_255() -> None:
     )
     levels = np.random.default_rng(0).integers(0, 256, (2, 5, 7, 3), np.uint8)
     expected = torch.from_numpy((levels[..., ::-1] - mean) / std).permute(0, 3, 1, 2)
-    pictures = torch.from_numpy(levels)
+    images = torch.from_numpy(levels)
     for made in (
-        Normaliser(config, CPU)(pictures),
-        PictureModel(torch.nn.Identity(), config)(pictures),
+        Normaliser(config, CPU)(images),
+        ImageModel(torch.nn.Identity(), config)(images),
     ):
         assert (made - expected).abs().max() < 1e-4

@@ -82,7 +82,7 @@ def model(request: pytest.FixtureRequest) -> str:
 def compare(
     payloads: dict[str, bytes], model: str = "efficientnet-lite0", **settings: object
 ) -> tuple[dict[str, float], list[str]]:
-    """Largest probability difference per picture, and the pictures whose top-1 changed."""
+    """Largest probability difference per image, and the images whose top-1 changed."""
     stock = load_stock(model)
     subject = Subject(stock.source, **settings)
     differences, flipped = {}, []
@@ -92,7 +92,7 @@ def compare(
         if expected.argmax() != got.argmax():
             flipped.append(name)
     worst = max(differences, key=lambda name: differences[name])
-    print(f"largest difference {differences[worst]:.5f} ({worst}), {len(payloads)} pictures")
+    print(f"largest difference {differences[worst]:.5f} ({worst}), {len(payloads)} images")
     return differences, flipped
 
 
@@ -117,7 +117,7 @@ def test_scaled_decoding_answers_like_stock(model: str) -> None:
     assert not flipped
 
 
-def test_scaled_decoding_of_camera_sized_pictures_stays_near() -> None:
+def test_scaled_decoding_of_camera_sized_images_stays_near() -> None:
     # Enlarged to 2048 px all are decoded scaled, and the model is fed pixels that differ
     # by rounding at least. Where it wavers between classes, that alone moves it: no bound of 0.03.
     payloads = {}

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from offpath.handler import prediction_log
-from offpath.handler.prediction_log import PredictionLog, Record, open_prediction_log
+from offpath.handler.prediction_log import prediction_log
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
+from offpath.handler.prediction_log.prediction_log import PredictionLog, open_prediction_log
+from offpath.handler.prediction_log.record import Record
 from tests.support.bucket import Bucket, read_out
 from tests.support.moto_server import run_moto
 from tests.support.s3_servers import S3Server, run_seaweedfs

@@ -10,9 +10,9 @@ import sys
 import time
 import uuid
 
-from offpath.handler.prediction_log import Record, open_prediction_log
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
-from offpath.handler.prediction_log.record import format_inference_time
+from offpath.handler.prediction_log.prediction_log import open_prediction_log
+from offpath.handler.prediction_log.record import Record, format_inference_time
 
 
 def main() -> None:

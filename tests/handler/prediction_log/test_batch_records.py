@@ -69,7 +69,7 @@ def test_a_description_is_no_prediction_and_its_neighbours_keep_their_ids(
     context.request_ids = {idx: f"id-{idx}" for idx in range(3)}
     pipeline = make_pipeline()
     batch = pipeline.inference(pipeline.preprocess([{"body": JPEG}, {}, {"body": b"junk."}]))
-    # classifier.py, _answer_other_requests: it carries no picture.
+    # classifier.py, _answer_other_requests: it carries no image.
     batch.items[1].error = None
     checked = PredictionLogSettings.from_mapping({}, {})
     records = make_records(batch, context, checked, "1.0", TIMINGS)

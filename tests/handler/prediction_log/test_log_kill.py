@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from offpath.handler.prediction_log import PredictionLog
+from offpath.handler.prediction_log.prediction_log import PredictionLog
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.eventually import eventually
 from tests.support.s3_servers import S3Server

@@ -15,7 +15,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from offpath.handler.prediction_log import PredictionLog, Record
+from offpath.handler.prediction_log.prediction_log import PredictionLog
+from offpath.handler.prediction_log.record import Record
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.eventually import eventually
 from tests.support.s3_faults import (

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from offpath.handler.prediction_log import PredictionLog
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.owner import AdoptedFolders, count_bytes
+from offpath.handler.prediction_log.prediction_log import PredictionLog
 from offpath.handler.prediction_log.segment import (
     SegmentName,
     read_own_file,

@@ -14,7 +14,8 @@ import pytest
 ROOT = Path(__file__).parents[3]
 SCRIPT = """
 import os, sys, threading
-from offpath.handler.prediction_log import Record, open_prediction_log
+from offpath.handler.prediction_log.prediction_log import open_prediction_log
+from offpath.handler.prediction_log.record import Record
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 mapping = {"uri": "file://" + sys.argv[1] + "/out", "spool_dir": sys.argv[1] + "/spool",
            "segment_max_bytes": 1024, "spool_max_bytes": 1 << 30, "segment_max_age_s": 0.2}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from offpath.handler.prediction_log import PredictionLog
+from offpath.handler.prediction_log.prediction_log import PredictionLog
 from offpath.handler.prediction_log.recent_ids import FILE_NAME, SLOTS, RecentIds
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.bucket import read_out

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from offpath.handler.prediction_log import PredictionLog
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings, S3Options
+from offpath.handler.prediction_log.prediction_log import PredictionLog
 from offpath.handler.prediction_log.sinks import S3Sink, open_sink
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.answering_server import Answers, answering_server
@@ -87,7 +87,7 @@ def test_a_200_that_proves_nothing_is_refused(
 
     (error,) = put(s3.url)
 
-    assert type(error).__name__ == "UnprovenAnswer"
+    assert type(error).__name__ == "UnprovenReply"
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from offpath.handler.prediction_log import PredictionLog
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.owner import count_bytes
 from offpath.handler.prediction_log.packing import unpack_lines
+from offpath.handler.prediction_log.prediction_log import PredictionLog
 from offpath.handler.prediction_log.spool import MOST_SEALED_BY_AGE, Spool
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.bucket import read_out

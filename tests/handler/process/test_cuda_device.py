@@ -142,8 +142,8 @@ def test_the_second_device_answers_like_the_first() -> None:
         runner = make_runner(config, max_batch=4, device=f"cuda:{index}")
         runner.warm_up()
         assert runner.captured_sizes == [1, 2, 4]
-        for place, picture in enumerate(photographs(3)):
-            runner.put(place, picture)
+        for place, image in enumerate(photographs(3)):
+            runner.put(place, image)
         answers.append(runner.run(3, StageTimer()).classes.tolist())
     use_device(0)
     assert answers[0] == answers[1]

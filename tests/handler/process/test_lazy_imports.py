@@ -31,7 +31,7 @@ handler = service._entry_point.__self__
 from offpath.handler.model.normalise import Normaliser
 config, runner = handler.config, handler.pipeline.runner
 normalise = Normaliser(config, runner.device)
-inputs = normalise(runner.picture(0))
+inputs = normalise(runner.image(0))
 ours = handler.get_insights(inputs, None, 7)
 
 import captum.attr, torch

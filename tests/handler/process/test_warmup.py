@@ -10,7 +10,7 @@ from offpath.handler.process.warmup import warm_up_payloads
 
 
 @pytest.mark.parametrize("size", [16, 224, 480])
-def test_pictures_reach_both_decoders_and_the_scaling(size: int) -> None:
+def test_images_reach_both_decoders_and_the_scaling(size: int) -> None:
     jpeg, png = warm_up_payloads(size, size)
     assert [Image.open(io.BytesIO(file)).format for file in (jpeg, png)] == [
         "JPEG",

@@ -6,14 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from offpath.handler.errors import (
-    BodyGone,
-    BodyUnreadable,
-    ConfigError,
-    EmptyPayload,
-    ItemError,
-)
-from offpath.handler.request.body_from_front_door import FrontDoor, read_fields
+from offpath.handler.errors import BodyGone, BodyUnreadable, ConfigError, EmptyPayload, ItemError
+from offpath.handler.request.body_from_front_door import DoorBodies, read_fields
 from offpath.handler.request.payload import read_payload
 from offpath.handler.wire_names import FOLDER_VARIABLE, KEY_VARIABLE
 
@@ -29,8 +23,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def door(folder: Path) -> FrontDoor:
-    return FrontDoor(str(folder), KEY)
+def door(folder: Path) -> DoorBodies:
+    return DoorBodies(str(folder), KEY)
 
 
 def headers(body: object = "", key: object = KEY, kind: str = "") -> dict[str, object]:
@@ -42,24 +36,24 @@ def headers(body: object = "", key: object = KEY, kind: str = "") -> dict[str, o
     }
 
 
-def read(door: FrontDoor, sent: dict[str, object], body: bytes = b"") -> bytes:
+def read(door: DoorBodies, sent: dict[str, object], body: bytes = b"") -> bytes:
     row = {"body": bytearray(body)}
     return bytes(read_payload(door.wrap_row(row, sent), 1000))
 
 
-def test_a_body_by_name_is_read(door: FrontDoor, folder: Path) -> None:
-    (folder / NAME).write_bytes(b"\xff\xd8 picture")
-    assert read(door, headers(folder / NAME)) == b"\xff\xd8 picture"
+def test_a_body_by_name_is_read(door: DoorBodies, folder: Path) -> None:
+    (folder / NAME).write_bytes(b"\xff\xd8 image")
+    assert read(door, headers(folder / NAME)) == b"\xff\xd8 image"
 
 
-def test_a_mapping_outlives_the_file(door: FrontDoor, folder: Path) -> None:
-    (folder / NAME).write_bytes(b"\xff\xd8 picture")
+def test_a_mapping_outlives_the_file(door: DoorBodies, folder: Path) -> None:
+    (folder / NAME).write_bytes(b"\xff\xd8 image")
     fields = read_fields(door.wrap_row({}, headers(folder / NAME)))
     (folder / NAME).unlink()
-    assert bytes(fields["body"]) == b"\xff\xd8 picture"
+    assert bytes(fields["body"]) == b"\xff\xd8 image"
 
 
-def test_form_by_name_is_parsed(door: FrontDoor, folder: Path) -> None:
+def test_form_by_name_is_parsed(door: DoorBodies, folder: Path) -> None:
     form = b'--b\r\nContent-Disposition: form-data; name="data"\r\n\r\n\xff\xd8\r\n--b--'
     (folder / NAME).write_bytes(form)
     kind = "multipart/form-data; boundary=b"
@@ -67,21 +61,21 @@ def test_form_by_name_is_parsed(door: FrontDoor, folder: Path) -> None:
     assert read(door, headers(kind=kind), form) == b"\xff\xd8"
 
 
-def test_body_that_curl_labels_a_form_is_read(door: FrontDoor) -> None:
+def test_body_that_curl_labels_a_form_is_read(door: DoorBodies) -> None:
     kind = "application/x-www-form-urlencoded"
     assert read(door, headers(kind=kind), b"\xff\xd8 100%zz") == b"\xff\xd8 100%zz"
     assert read(door, headers(kind=kind), b"data=%2F9j%2F") == b"\xff\xd8\xff"
 
 
 @pytest.mark.parametrize("key", ["", "wrong", "K" * 64, None, {"content-type": KEY}])
-def test_name_without_the_key_is_ignored(door: FrontDoor, folder: Path, key: object) -> None:
+def test_name_without_the_key_is_ignored(door: DoorBodies, folder: Path, key: object) -> None:
     (folder / NAME).write_bytes(b"\xff\xd8 secret")
     row = {"body": bytearray(b"\xff\xd8 own")}
     assert door.wrap_row(row, headers(folder / NAME, key=key)) is row
     assert door.request_id(headers(key=key)) is None
 
 
-def test_request_gets_the_id_of_the_front_door(door: FrontDoor) -> None:
+def test_request_gets_the_id_of_the_front_door(door: DoorBodies) -> None:
     assert door.request_id(headers()) == "the-id"
 
 
@@ -100,7 +94,7 @@ def test_request_gets_the_id_of_the_front_door(door: FrontDoor) -> None:
     ],
 )
 def test_name_that_the_front_door_cannot_have_given_is_refused(
-    door: FrontDoor, folder: Path, name: str
+    door: DoorBodies, folder: Path, name: str
 ) -> None:
     (folder / "1").write_bytes(b"\xff\xd8")
     (folder.parent / "secret").write_bytes(b"\xff\xd8")
@@ -127,7 +121,7 @@ def plant_folder(folder: Path) -> None:
 
 @pytest.mark.parametrize("plant", [plant_link, plant_hard_link, plant_fifo, plant_folder])
 def test_entry_that_is_not_a_file_of_the_front_door_is_refused(
-    door: FrontDoor, folder: Path, plant: Callable[[Path], None]
+    door: DoorBodies, folder: Path, plant: Callable[[Path], None]
 ) -> None:
     plant(folder)
     with pytest.raises(BodyUnreadable):
@@ -135,26 +129,26 @@ def test_entry_that_is_not_a_file_of_the_front_door_is_refused(
 
 
 def test_another_users_file_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    door = FrontDoor(str(folder), KEY)
+    door = DoorBodies(str(folder), KEY)
     (folder / NAME).write_bytes(b"\xff\xd8")
     monkeypatch.setattr(door, "_uid", os.getuid() + 1)
     with pytest.raises(BodyUnreadable):
         read(door, headers(folder / NAME))
 
 
-def test_client_that_left_is_an_error_of_its_item(door: FrontDoor, folder: Path) -> None:
+def test_client_that_left_is_an_error_of_its_item(door: DoorBodies, folder: Path) -> None:
     with pytest.raises(BodyGone) as caught:
         read(door, headers(folder / NAME))
     assert issubclass(caught.type, ItemError) and caught.value.status == 400
 
 
-def test_an_empty_body_is_an_empty_payload(door: FrontDoor, folder: Path) -> None:
+def test_an_empty_body_is_an_empty_payload(door: DoorBodies, folder: Path) -> None:
     (folder / NAME).touch()
     with pytest.raises(EmptyPayload):
         read(door, headers(folder / NAME))
 
 
-def test_no_descriptor_stays_open(door: FrontDoor, folder: Path) -> None:
+def test_no_descriptor_stays_open(door: DoorBodies, folder: Path) -> None:
     (folder / NAME).write_bytes(b"\xff\xd8")
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
@@ -167,17 +161,17 @@ def test_no_descriptor_stays_open(door: FrontDoor, folder: Path) -> None:
 def test_a_folder_that_others_may_use_is_refused(folder: Path) -> None:
     folder.chmod(0o750)
     with pytest.raises(ConfigError, match="0700"):
-        FrontDoor(str(folder), KEY)
+        DoorBodies(str(folder), KEY)
     with pytest.raises(ConfigError, match="No such file"):
-        FrontDoor(str(folder / "nowhere"), KEY)
+        DoorBodies(str(folder / "nowhere"), KEY)
 
 
 def test_server_without_the_variables_has_no_front_door(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
-    assert FrontDoor.from_environment() is None
+    assert DoorBodies.from_environment() is None
     monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
-    assert FrontDoor.from_environment() is None
+    assert DoorBodies.from_environment() is None
     monkeypatch.setenv(KEY_VARIABLE, KEY)
-    assert FrontDoor.from_environment() is not None
+    assert DoorBodies.from_environment() is not None

@@ -124,21 +124,6 @@ def test_grey_model_builds_from_a_list_of_numbers(archive: Archive, store: Path)
     assert handler["activation"] == "softmax"
 
 
-def test_a_file_of_the_model_cannot_be_added_again(archive: Archive, store: Path) -> None:
-    code, _, err = archive("--extra-file", "net.py")
-    assert code == 2 and "the archive already has a net.py" in err
-    assert not store.exists()
-
-
-def test_force_replaces_an_archive(archive: Archive, store: Path) -> None:
-    assert archive().code == 0
-    before = (store / "classifier.mar").read_bytes()
-    assert "pass --force" in archive("--batch-size", "2").err
-    assert (store / "classifier.mar").read_bytes() == before
-    assert archive("--batch-size", "2", "--force").code == 0
-    assert read_config(store / "classifier.mar")["batchSize"] == 2
-
-
 def test_a_second_version_is_a_second_file(archive: Archive, store: Path) -> None:
     assert archive().code == archive("--model-version", "2.0").code == 0
     archives = read_archives(store, ["classifier.mar", "classifier-2.0.mar"])

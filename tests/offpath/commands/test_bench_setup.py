@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from offpath.commands.bench_setup import setup
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.servers.environments import Environment
 
 

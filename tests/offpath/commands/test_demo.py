@@ -17,9 +17,8 @@ import pytest
 from offpath.archive.photographs import BUNDLED
 from offpath.commands import archive, demo
 from offpath.commands.serve_view import ServeView
-from tests.support.browser import Browser, open_browser
+from tests.support.browser import Browser, find_browser, open_browser
 from tests.support.eventually import eventually
-from tests.support.pages import find_browser
 
 COUNT = "document.querySelectorAll('#chart circle').length"
 STATUS = "document.getElementById('status').textContent"
@@ -73,7 +72,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 @pytest.mark.slow
 @pytest.mark.server
-def test_a_visitor_drops_a_picture_and_sends_it_200_times(
+def test_a_visitor_drops_an_image_and_sends_it_200_times(
     page: tuple[str, Path], browser: Browser
 ) -> None:
     url, folder = page
@@ -103,14 +102,14 @@ def test_a_visitor_drops_a_picture_and_sends_it_200_times(
 
 
 def keep(browser: Browser, name: str) -> None:
-    """Saves a screenshot in the folder that DEMO_PICTURES names, to look at."""
-    if "DEMO_PICTURES" in os.environ:
-        browser.take_picture(Path(os.environ["DEMO_PICTURES"]) / f"{name}.png")
+    """Saves a screenshot in the folder that DEMO_IMAGES names, to look at."""
+    if "DEMO_IMAGES" in os.environ:
+        browser.take_image(Path(os.environ["DEMO_IMAGES"]) / f"{name}.png")
 
 
 @pytest.mark.slow
 @pytest.mark.server
-def test_the_page_fits_a_phone_in_the_dark_and_a_bad_picture_is_explained(
+def test_the_page_fits_a_phone_in_the_dark_and_a_bad_image_is_explained(
     page: tuple[str, Path], browser: Browser, tmp_path: Path
 ) -> None:
     url, _ = page

@@ -12,18 +12,9 @@ import pytest
 from offpath.handler.prediction_log.packing import compress
 from offpath.handler.prediction_log.segment import MOST_OBJECT_BYTES
 from offpath.serving.log_tools.reading import MOST_DAMAGED_LINES
-from tests.offpath.commands.test_logs import (  # noqa: F401
-    Logs,
-    StartWorker,
-    check_damage,
-    kill,
-    logs,
-    record,
-    start_worker,
-    write_log,
-)
 from tests.offpath.conftest import Run
 from tests.support.moto_server import run_moto
+from tests.support.prediction_logs import Logs, StartWorker, kill, record, write_log
 
 RECORD = b'{"event_id":"x","inference_time":"2026-11-21T03:51:42Z"}'
 LONG_LINE = bytes(32 << 20)
@@ -73,7 +64,7 @@ def test_bytes_that_are_no_utf_8_are_damage_to_every_reader(run: Run, tmp_path: 
 )
 def test_bomb_is_named_and_the_rest_is_read(
     run: Run,
-    logs: Logs,  # noqa: F811
+    logs: Logs,
     tmp_path: Path,
     compression: str,
     content: bytes,
@@ -111,9 +102,9 @@ def test_objects_that_are_no_files_are_named_and_the_rest_is_read(run: Run, tmp_
 
 
 def test_segment_that_is_too_large_is_set_aside_and_the_rest_is_shipped(
-    logs: Logs,  # noqa: F811
+    logs: Logs,
     tmp_path: Path,
-    start_worker: StartWorker,  # noqa: F811
+    start_worker: StartWorker,
 ) -> None:
     kill(start_worker("a"))
     (segment,) = tmp_path.glob("spool/*/*/*.spool")
@@ -137,9 +128,9 @@ def test_segment_that_is_too_large_is_set_aside_and_the_rest_is_shipped(
     ],
 )
 def test_poisoned_notes_of_a_spool_reach_no_terminal(
-    logs: Logs,  # noqa: F811
+    logs: Logs,
     tmp_path: Path,
-    start_worker: StartWorker,  # noqa: F811
+    start_worker: StartWorker,
     poison: dict[str, str],
 ) -> None:
     kill(start_worker("a"))

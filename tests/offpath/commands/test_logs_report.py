@@ -7,17 +7,16 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from offpath.handler.prediction_log import Record
+from offpath.handler.prediction_log.record import Record
 from offpath.serving.log_tools.comparing import measure_psi
-from tests.offpath.commands.test_logs import record, write_log
 from tests.offpath.conftest import Done, Run
 from tests.support.pages import list_requests, read_page
+from tests.support.prediction_logs import record, write_log
 
 HOSTILE = "<script>alert('☃')</script>\x1b[2J"
 DAY = "2026-11-{day:02}T12:00:00.000Z"
@@ -129,36 +128,6 @@ def test_few_records_raise_no_alarm_and_the_report_says_so(run: Run, tmp_path: P
     done = run("logs", "report", *arguments, "--fail-if", "label_psi>0.1")
     assert done.code == 0 and "within noise" in done.out
     assert "few records: a PSI of label below 0.749" in done.out
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        pytest.param(lambda data: b"{\n" + data, id="torn-line"),
-        pytest.param(lambda data: b"[]\n7\n\n" + data, id="no-records"),
-        pytest.param(lambda data: data.replace(b"a2", b"\xff"), id="not-text"),
-        pytest.param(lambda data: b"[" * 100_000 + b"\n" + data, id="nested"),
-        pytest.param(
-            lambda data: b'{"event_id": "a", "inference_time": "soon"}\n' + data,
-            id="no-time",
-        ),
-    ],
-)
-def test_damaged_lines_are_named_as_by_logs_read(
-    run: Run, tmp_path: Path, damage: Callable[[bytes], bytes]
-) -> None:
-    names = ["a1", "a2", "a3"]
-    uri = write_log(tmp_path / "out", list(map(record, names)), compression="none")
-    (path,) = (tmp_path / "out").glob("dt=*/*/*")
-    path.write_bytes(damage(path.read_bytes()))
-    read = run("logs", "read", uri, "--json")
-    done = run("logs", "report", "--a", uri, "--b", uri, "--json")
-
-    assert read.code == done.code == 1
-    assert done.err == read.err
-    found = json.loads(done.out)
-    assert found["sets"]["a"]["records"] == len(read.out.splitlines()) >= 2
-    assert all(text in read.err for text in found["damage"])
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])

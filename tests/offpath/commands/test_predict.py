@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from offpath.commands.predict import find_images
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.request.npy import read_npy
 from tests.offpath.conftest import Done, Run
 from tests.support.answering_server import Answers, answering_server

@@ -5,8 +5,14 @@ from typing import Any
 
 import pytest
 
-from offpath.commands.serve_options import DEFAULTS, LIMITS, check_host, make_front, read_limit
-from offpath.handler.errors import ExpectedError
+from offpath.commands.serve_options import (
+    DEFAULTS,
+    LIMITS,
+    check_host,
+    make_door_settings,
+    read_limit,
+)
+from offpath.errors import ExpectedError
 from offpath.serving.front.door_settings import DoorSettings
 
 NAMES = "tls_cert tls_key tokens client_ids front_keys explanations metrics_host memory".split()
@@ -14,7 +20,7 @@ NAMES = "tls_cert tls_key tokens client_ids front_keys explanations metrics_host
 
 def make(**changes: Any) -> DoorSettings | None:
     options = {"front": False, "limits": {}, **{name: getattr(DEFAULTS, name) for name in NAMES}}
-    return make_front({**options, **changes}, drain_s=7)
+    return make_door_settings({**options, **changes}, drain_s=7)
 
 
 def test_the_door_is_there_where_it_is_asked_for() -> None:

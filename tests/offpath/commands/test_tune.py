@@ -15,7 +15,7 @@ from offpath.archive.model_config import (
     make_model_config,
 )
 from offpath.commands.tune import command, describe_next_step
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.core.run import load_run
 from offpath.profiling.experiments import tune
 from offpath.profiling.experiments.tune_report import (
@@ -23,7 +23,7 @@ from offpath.profiling.experiments.tune_report import (
     read_result,
     read_trials,
 )
-from offpath.profiling.load.plan import Load
+from offpath.profiling.load.parameters import Load
 from tests.profiling.experiments.tuned import OTHER, PRESET, make_run
 
 TINY = (

@@ -8,7 +8,7 @@ import pytest
 
 from offpath.commands import url_option
 from offpath.commands.url_option import find_door
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.servers_here import RunningDoor
 
 ONE = RunningDoor(Path("/a"), Path("/a"), "127.0.0.1:80", frozenset({80, 8082}), 1)

@@ -1,4 +1,4 @@
-"""Experiments on servers that start in a moment: no model runs, every answer is a cat."""
+"""Experiments on servers that start in a moment: no model runs, every reply is a cat."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 
 from offpath.profiling.experiments import compare
 from offpath.profiling.load.limits import Rate
-from offpath.profiling.load.model_under_test import Answer
-from offpath.profiling.load.plan import Load, LoadPlan, LoadSample, Watcher
+from offpath.profiling.load.model_under_test import ExpectedReply
+from offpath.profiling.load.parameters import Load, LoadSample, Watcher, WindowLoad
 from tests.profiling.quick_server import QuickServer
 from tests.support.photographs import find_photograph
 
-CAT = Answer("cat", 0.74, lead=3.0)
+CAT = ExpectedReply("cat", 0.74, lead=3.0)
 
 
 class QuickMeter:
@@ -52,8 +52,8 @@ class QuickGenerator:
     def check(self, load: Load) -> None:
         pass
 
-    def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
-        body = plan.paths[0].read_bytes()
+    def run(self, load: WindowLoad, watcher: Watcher) -> LoadSample:
+        body = load.paths[0].read_bytes()
         with httpx.Client(trust_env=False) as client:
 
             def send(seconds: float) -> list[tuple[int, float]]:
@@ -61,15 +61,15 @@ class QuickGenerator:
                 # As many on every machine: the quick server answers after 10 ms.
                 for _ in range(round(seconds / 0.01)):
                     begin_s = time.perf_counter()
-                    status = client.post(plan.url, content=body).status_code
+                    status = client.post(load.url, content=body).status_code
                     sent.append((status, 1e3 * (time.perf_counter() - begin_s)))
                 return sent
 
-            send(plan.warm_up_s)
+            send(load.warm_up_s)
             watcher.on_window()
             begin_s = time.perf_counter()
-            with ThreadPoolExecutor(plan.clients) as pool:
-                each = list(pool.map(send, [plan.seconds or 0.0] * plan.clients))
+            with ThreadPoolExecutor(load.clients) as pool:
+                each = list(pool.map(send, [load.seconds or 0.0] * load.clients))
             elapsed_s = time.perf_counter() - begin_s
         watcher.on_progress(1, elapsed_s)
         replies = [reply for sent in each for reply in sent]
@@ -88,7 +88,7 @@ def make_workload(folder: Path, name: str = "photos") -> str:
 def serve(
     patch: pytest.MonkeyPatch,
     servers: Sequence[QuickServer],
-    answer: Answer = CAT,
+    expected: ExpectedReply = CAT,
 ) -> None:
     """An experiment finds these servers, whatever it is asked for."""
 
@@ -105,7 +105,7 @@ def serve(
 
     patch.setattr(compare, "make_servers", make)
     patch.setattr(compare, "find_generator", lambda name: QuickGenerator())
-    patch.setattr(compare, "make_checks", lambda model, photos: [(photos[0], answer)])
+    patch.setattr(compare, "make_checks", lambda model, photos: [(photos[0], expected)])
 
 
 def are_gone(servers: Sequence[QuickServer]) -> bool:

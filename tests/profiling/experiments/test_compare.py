@@ -8,19 +8,17 @@ from typing import Any
 
 import pytest
 
-from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.handler.process import host_limits
 from offpath.profiling.core.run import Cell, Run, load_run
 from offpath.profiling.core.statistics import Summary
 from offpath.profiling.experiments.compare import Choices, run_compare
 from offpath.profiling.experiments.compare_report import document_of
-from offpath.profiling.load.call import NPY, Call
-from offpath.profiling.load.model_under_test import Answer
-from offpath.profiling.load.plan import Load
+from offpath.profiling.load.call import Call
+from offpath.profiling.load.model_under_test import ExpectedReply
+from offpath.profiling.load.parameters import Load
 from offpath.profiling.load.workload import Bodies, load_folder
 from offpath.profiling.report.charts import BarChart, LineChart
-from offpath.serving.client import make_npy
 from tests.profiling.experiments.quick import (
     CAT,
     QuickMeter,
@@ -51,14 +49,15 @@ def compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Runs a comparison of quick servers."""
     monkeypatch.setattr("offpath.profiling.experiments.compare.LimitMeter", QuickMeter)
 
-    def run(servers: list[QuickServer], answer: Answer = CAT, **changes: Any) -> Run:
-        serve(monkeypatch, servers, answer)
+    def run(servers: list[QuickServer], expected: ExpectedReply = CAT, **changes: Any) -> Run:
+        serve(monkeypatch, servers, expected)
         names = changes.pop("names", ["photos"])
+        listener = changes.pop("listener", Listener())
         folders = [make_workload(tmp_path, name) for name in names]
         saved: list[int] = []
         measured = run_compare(
             make_choices(folders, **changes),
-            Listener(),
+            listener,
             lambda run: saved.append(len(run.rows)),
         )
         assert are_gone(servers) and saved[-1] == len(measured.rows)
@@ -75,7 +74,7 @@ def list_windows(run: Run) -> list[tuple[int, str, int]]:
     ]
 
 
-def test_each_window_has_replies_cost_memory_and_the_answers_difference(compare):
+def test_each_window_has_replies_cost_memory_and_the_replies_difference(compare):
     servers = [QuickServer("a"), QuickServer("b")]
     run = compare(servers)
     assert list_windows(run) == [(0, "a", 2), (0, "b", 2), (1, "a", 2), (1, "b", 2)]
@@ -95,7 +94,7 @@ def test_each_window_has_replies_cost_memory_and_the_answers_difference(compare)
         # Each request is held for 10 ms.
         assert summary.value(server, cell, "latency_ms.p50") > 10
         assert summary.value(server, Cell(), "ready_s") > 0.01
-    assert run.variants["a"]["content"] == "jpeg"
+    assert run.variants["a"] == {"batch_size": 8}
     assert run.settings["clients"] == [2] and run.settings["model"] == "near-free"
 
 
@@ -110,17 +109,20 @@ def test_a_server_meets_all_numbers_of_clients_after_one_start(compare):
     assert run.variants["a"]["batch_size"] == 1
 
 
-def test_one_that_dies_refuses_or_cannot_run_leaves_the_others(compare):
+@pytest.mark.parametrize("side_by_side", [False, True])
+def test_one_that_dies_refuses_or_cannot_run_leaves_the_others(compare, side_by_side):
     servers = [
+        QuickServer("unbuilt", unbuilt=True),
         QuickServer("frail", dies=True),
         QuickServer("refusing", refuses=True),
         QuickServer("absent", cannot="no binary"),
         QuickServer("steady"),
     ]
-    run = compare(servers)
+    run = compare(servers, side_by_side=side_by_side)
     assert list_windows(run) == [(0, "steady", 2), (1, "steady", 2)]
     reasons = {failure.variant: failure.reason for failure in run.failures}
     assert "died under load" in reasons["frail"] and "the.log" in reasons["frail"]
+    assert reasons["unbuilt"] == "no archiver"
     assert "taken" in reasons["refusing"] and run.not_run == {"absent": "no binary"}
     assert "absent" not in run.variants
 
@@ -141,8 +143,8 @@ def test_none_that_can_run_is_an_error(compare):
 @pytest.mark.parametrize(
     "reference",
     [
-        pytest.param(Answer("dog", 0.75, 3.0), id="other-label"),
-        pytest.param(Answer("cat", 0.79, 3.0), id="other-probability"),
+        pytest.param(ExpectedReply("dog", 0.75, 3.0), id="other-label"),
+        pytest.param(ExpectedReply("cat", 0.79, 3.0), id="other-probability"),
     ],
 )
 def test_no_number_is_taken_from_a_server_that_answers_otherwise(compare, reference):
@@ -153,7 +155,7 @@ def test_no_number_is_taken_from_a_server_that_answers_otherwise(compare, refere
 
 def test_a_workload_answered_wrongly_leaves_the_window_before_it(compare, monkeypatch):
     # At the start, on the first workload, on the second.
-    told = iter([CAT, CAT, Answer("dog", 0.74, 3.0)])
+    told = iter([CAT, CAT, ExpectedReply("dog", 0.74, 3.0)])
     server = QuickServer("a")
     choices = {"names": ["first", "second"], "rounds": 1}
 
@@ -162,27 +164,51 @@ def test_a_workload_answered_wrongly_leaves_the_window_before_it(compare, monkey
             raise ExpectedError("another label")
         return 0.0
 
-    monkeypatch.setattr("offpath.profiling.experiments.compare.check_answers", check)
+    monkeypatch.setattr("offpath.profiling.experiments.compare.check_replies", check)
     run = compare([server], **choices)
     assert len(list_windows(run)) == 1 == len(run.failures)
 
 
-def test_a_server_runs_with_each_number_of_workers(compare):
-    run = compare([QuickServer("a")], workers=(1, 2))
-    assert list(run.variants)[2:] == ["a, 1 worker", "a, 2 workers"]
-    assert run.variants["a, 2 workers"]["workers"] == 2
-    for name in ("a, 1 worker", "a, 2 workers"):
-        assert Summary(run).spread(name, Cell(), "ready_s").rounds == 2
+def test_servers_run_with_the_chosen_number_of_workers(compare):
+    server = QuickServer("a")
+    run = compare([server], rounds=1, workers=3)
+    assert server.workers == run.settings["workers"] == 3
 
 
-def test_the_thin_clients_bodies_are_made_before_the_run(tmp_path):
+def test_side_by_side_each_is_started_once_and_all_take_turns(compare):
+    servers = [QuickServer("a"), QuickServer("b")]
+    run = compare(servers, side_by_side=True)
+    assert list_windows(run) == [(0, "a", 2), (0, "b", 2), (1, "a", 2), (1, "b", 2)]
+    assert [len(server.pids) for server in servers] == [1, 1]
+    starts = [(row.round, row.variant) for row in run.rows if row.metric == "ready_s"]
+    assert starts == [(0, "a"), (0, "b")]
+
+
+def test_steps_and_progress_count_limits_and_windows(compare):
+    listener = Listener()
+    compare([QuickServer("a"), QuickServer("b")], listener=listener)
+    # A round: two limits and two windows.
+    assert listener.progress == [(n, 8) for n in range(1, 9)]
+    steps = [step for step in listener.steps if step.startswith("round 2/2: b: ")]
+    assert steps[0] == "round 2/2: b: start" and steps[1].endswith("photos, 2 clients")
+
+
+@pytest.mark.parametrize("side_by_side", [False, True])
+def test_a_run_that_is_interrupted_ends_every_server(compare, side_by_side, monkeypatch, tmp_path):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    servers = [QuickServer("a"), QuickServer("b")]
+    monkeypatch.setattr("offpath.profiling.experiments.compare.measure_load", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        compare(servers, side_by_side=side_by_side)
+    assert servers[0].pids and are_gone(servers)
+
+
+def test_wrapped_bodies_are_made_before_the_run(tmp_path):
     workload = load_folder(Path(make_workload(tmp_path)))
-    bodies = Bodies(tmp_path / "bodies", HandlerConfig())
+    bodies = Bodies(tmp_path / "bodies")
     (photograph,) = workload.read()
-    thin = Call(content=NPY)
-    (path,) = bodies.paths(workload, thin)
-    assert path.read_bytes() == make_npy(photograph)
-    assert thin.all_headers["Content-Type"] == "application/x-npy"
     wrapped = Call(wrap=lambda body: b"<" + body + b">", headers={"x-a": "1"})
     (path,) = bodies.paths(workload, wrapped)
     assert path.read_bytes() == b"<" + photograph + b">"

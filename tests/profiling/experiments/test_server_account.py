@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.samples import Sample
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.experiments.server_account import (
     CLIENT,
     HANDLER_OTHER,

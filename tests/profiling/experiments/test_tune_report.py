@@ -15,7 +15,6 @@ from offpath.profiling.experiments.tune_report import (
     Outcome,
     choose_finalists,
     document_of,
-    is_hopeless,
     judge,
     rank,
     read_fresh_rounds,
@@ -103,14 +102,6 @@ def test_nothing_within_the_bound_names_the_best_and_what_would_help():
     assert "none of the 4 candidates" in verdict.text
     assert f"the best is {SMALL}: 50 req/s, p95 20 ms; allow 25 ms" in verdict.text
     assert "no memory" in judge([NO_START], {}, [], PRESET, 10).text
-
-
-def test_a_search_is_hopeless_when_several_are_all_far_beyond_the_bound():
-    far = [outcome(10, 201)] * 6
-    assert is_hopeless(far, 100)
-    assert not is_hopeless(far[:5], 100)
-    assert not is_hopeless([*far, outcome(10, 199)], 100)
-    assert not is_hopeless([NO_START] * 9, 100)
 
 
 # The verdict

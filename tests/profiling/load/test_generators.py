@@ -15,9 +15,9 @@ from threading import Thread
 
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.load.generators import find_generator
-from offpath.profiling.load.plan import NO_REPLY, LoadPlan
+from offpath.profiling.load.parameters import NO_REPLY, WindowLoad
 from tests.support.answering_server import answering_server
 from tests.support.known_server import Behaviour, run_known_server
 from tests.support.silent_watcher import SilentWatcher
@@ -32,9 +32,11 @@ def send(tmp_path):
     body.write_bytes(b"x" * 2000)
 
     def send(url, generator="locust", watcher=None, **asked):
-        plan = {"clients": 4, "warm_up_s": 0, "seconds": 1, **asked}
-        load = find_generator(generator)
-        return load.run(LoadPlan(url=url, paths=(body,), **plan), watcher or SilentWatcher())
+        settings = {"clients": 4, "warm_up_s": 0, "seconds": 1, **asked}
+        sender = find_generator(generator)
+        return sender.run(
+            WindowLoad(url=url, paths=(body,), **settings), watcher or SilentWatcher()
+        )
 
     return send
 

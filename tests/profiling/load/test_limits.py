@@ -5,7 +5,7 @@ import multiprocessing
 import pytest
 import torch
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.load.limits import LimitMeter
 from offpath.profiling.load.workload import WorkloadSpec, encode_all
 

@@ -11,14 +11,14 @@ import torch
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
-from offpath.handler.errors import ExpectedError
-from offpath.profiling.load.answers import check_answers, make_checks
+from offpath.errors import ExpectedError
 from offpath.profiling.load.model_under_test import (
     classify_reference,
     load_archived_model,
     load_model,
-    read_picture,
+    read_image,
 )
+from offpath.profiling.load.reply_check import check_replies, make_checks
 from offpath.profiling.servers.archives import build_stock
 from offpath.profiling.servers.registry import make_servers
 from tests.archive.conftest import THREE_CLASSES
@@ -63,8 +63,8 @@ def test_model_weights_labels_and_preprocessing_come_from_the_archive(
     assert (model.config.image_size, model.config.std) == (96, (0.1, 0.2, 0.3))
     # How it is run is the benchmark's, the same for all.
     assert "threads" not in model.source.handler
-    pictures = torch.tensor([1.0, 2.0, 3.0]).reshape(1, 3, 1, 1).expand(1, 3, 96, 96)
-    answer = model.source.module(pictures)
+    images = torch.tensor([1.0, 2.0, 3.0]).reshape(1, 3, 1, 1).expand(1, 3, 96, 96)
+    answer = model.source.module(images)
     assert torch.allclose(answer, torch.tensor([[10.0, 19.0, 28.0]]))
     assert model.model_file.parent.parent == cache / "models"
 
@@ -83,9 +83,9 @@ def test_factory_with_its_modules_and_another_head_comes_from_the_archive(
     model = load_model(str(build_archive(spec, tmp_path / "store").path))
     photograph = find_photograph("china").path.read_bytes()
     answer = classify_reference(model, photograph)
-    picture = model.make_transforms()(read_picture(photograph))
+    image = model.make_transforms()(read_image(photograph))
     assert answer.probability == pytest.approx(
-        float(source.module(picture[None]).sigmoid().max()), abs=1e-5
+        float(source.module(image[None]).sigmoid().max()), abs=1e-5
     )
     with pytest.raises(ExpectedError, match="activation sigmoid, and TorchServe's own"):
         build_stock(model, None, tmp_path)
@@ -130,5 +130,5 @@ def test_servers_answer_alike_with_the_users_model(
     checks = make_checks(model, photographs)
     server.prepare(tmp_path / name)
     with server.running() as running:
-        difference = check_answers(name, running.predict_url, server.call, checks)
+        difference = check_replies(name, running.predict_url, server.call, checks)
     assert difference < most

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.load.prometheus import parse_metrics, read_metrics
 from tests.support.answering_server import answering_server
 

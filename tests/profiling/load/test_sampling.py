@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 
 import pytest
 
-from offpath.profiling.core.gpu import Ticker
 from offpath.profiling.load.window import add_up, read_cpu_s, read_pss_bytes, read_rss_bytes
 
 # Burns CPU until the kernel has counted a second of it, then waits to be told to end.
@@ -46,19 +44,3 @@ def test_a_process_is_sampled_until_it_has_ended_and_counts_nothing_then(burner)
     burner.wait()
     for read in (read_cpu_s, read_rss_bytes, read_pss_bytes):
         assert add_up(groups, read) == {"busy": 0, "nobody": 0}
-
-
-def test_a_ticker_ticks_until_its_block_ends():
-    ticks: list[float] = []
-    three = threading.Event()
-
-    def tick(at_s: float) -> None:
-        ticks.append(at_s)
-        if len(ticks) == 3:
-            three.set()
-
-    before = threading.active_count()
-    with Ticker(0.001, tick):
-        assert three.wait()
-    assert 0 < ticks[0] < ticks[1] < ticks[2]
-    assert threading.active_count() == before

@@ -6,10 +6,10 @@ import pytest
 from PIL import Image
 
 from offpath.archive import photographs
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError, WrongOption
 from offpath.profiling.load import workload
-from offpath.profiling.load.workload import WorkloadSpec, find_spec, load_workload
-from tests.support.pictures import jpeg
+from offpath.profiling.load.workload import WorkloadSpec, load_workload
+from tests.support.images import jpeg
 
 TINY = WorkloadSpec("tiny", (120, 80), 6_000, count=12)
 
@@ -25,7 +25,7 @@ def test_photographs_have_the_same_bytes_each_time():
     assert workload.encode_all(TINY) == workload.encode_all(TINY)
 
 
-def test_pictures_are_distinct_jpegs_of_the_size_asked_for():
+def test_images_are_distinct_jpegs_of_the_size_asked_for():
     files = workload.encode_all(TINY)
     assert len(set(files)) == TINY.count
     sizes = {Image.open(io.BytesIO(data)).size for data in files}
@@ -69,7 +69,7 @@ def test_a_folder_is_a_workload(tmp_path):
     found = load_workload(str(tmp_path))
     assert [path.name for path in found.paths] == ["a.PNG", "b.jpg"]
     assert found.mean_bytes == len(jpeg(size=(16, 16)))
-    (tmp_path / "c.jpg").write_bytes(b"no picture")
+    (tmp_path / "c.jpg").write_bytes(b"no image")
     with pytest.raises(WrongOption, match="c.jpg' is no readable image"):
         load_workload(str(tmp_path))
 
@@ -78,11 +78,3 @@ def test_a_source_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(photographs, "SOURCES", (("skimage", "data/nowhere.png"),))
     with pytest.raises(ExpectedError, match=r"nowhere\.png.*pip install"):
         photographs.find_sources()
-
-
-def test_a_name_can_say_another_size() -> None:
-    usual, other = find_spec("photos-55k"), find_spec("photos-220k")
-    assert usual is not None and other is not None
-    assert other.mean_bytes == 220_000
-    assert other.size == (2 * usual.size[0], 2 * usual.size[1])
-    assert find_spec("photos-5k") is None and find_spec("photos") is None

@@ -103,13 +103,9 @@ def make_server() -> Run:
         "elapsed_s": 10.0,
         "replies_200": 4000,
         "latency_ms": [18.5, 20.5] * 200,
-        "cpu_s.frontend": 4.0,
-        "cpu_s.workers": 12.0,
-        "cpu_s.other": 0.0,
         "mean_batch_size": 6.25,
         **{f"account_ms.{part}": ms for part, ms in account.items()},
     }
     run.add(0, "offpath", Cell("photos", 32), figures)
-    run.details = {"in_force": {"batch_size": 8}}
     run.warnings = ["only 30 batches were counted"]
     return run

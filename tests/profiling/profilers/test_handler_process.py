@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.profilers.handler_process import Job, Profile, profile_handler
 from offpath.profiling.profilers.handlers import HandlerSpec, write_entry
 from offpath.profiling.profilers.threads import GRAPH_FIRST, TREE_FIRST, FlameCollector

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.profilers.handlers import choose_handlers
 from tests.support.echo_archive import write_mar
 

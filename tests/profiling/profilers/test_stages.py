@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ts.context import Context
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.profilers.collector import Collector, LoadedHandler
 from offpath.profiling.profilers.handler_process import Driver, make_metrics, make_requests
 from offpath.profiling.profilers.stages import (
@@ -131,13 +131,13 @@ def test_our_handlers_own_timer_is_read():
 
 
 def test_requests_have_torchserves_form_and_are_the_same_for_each_handler():
-    pictures = [bytes([number]) for number in range(5)]
-    first, again = make_requests(pictures), make_requests(pictures)
+    images = [bytes([number]) for number in range(5)]
+    first, again = make_requests(images), make_requests(images)
     requests = [next(first) for _ in range(10)]
     assert requests == [next(again) for _ in range(10)]
     bodies = [request["parameters"][0]["value"] for request in requests]
     assert all(isinstance(body, bytearray) for body in bodies)
-    assert sorted(bodies[:5]) == pictures and bodies[:5] == bodies[5:]
+    assert sorted(bodies[:5]) == images and bodies[:5] == bodies[5:]
     assert bodies[0] is not bodies[5]
     assert len({request["requestId"] for request in requests}) == 10
 

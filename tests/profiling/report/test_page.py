@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from offpath.profiling.report.page import render_page, write_page
+from tests.support.browser import find_browser, measure_widths
 from tests.support.documents import make_document
-from tests.support.pages import find_browser, list_requests, measure_widths, read_page
+from tests.support.pages import list_requests, read_page
 
 HOSTILE = '<script>alert("x")</script> & {{ 7919 * 7919 }} $a$'
 LONG = "a_name_without_any_place_to_break_it_" * 4
@@ -37,9 +38,9 @@ def test_names_cannot_write_markup_or_templates() -> None:
 
 
 def test_every_picture_says_in_words_what_it_shows(page: str) -> None:
-    pictures = page.split("<svg")[1:]
-    assert len(pictures) == 3
-    assert all('role="img" aria-label="offpath"' in p.split(">")[0] for p in pictures)
+    drawings = page.split("<svg")[1:]
+    assert len(drawings) == 3
+    assert all('role="img" aria-label="offpath"' in p.split(">")[0] for p in drawings)
 
 
 def test_charts_take_the_pages_colours_so_that_dark_mode_is_theirs_too(

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from offpath.archive.photographs import find_sources
-from offpath.handler.errors import ExpectedError
-from offpath.profiling.load.answers import check_answers, make_checks
+from offpath.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
+from offpath.profiling.load.reply_check import check_replies, make_checks
 from offpath.profiling.load.workload import Bodies
 from offpath.profiling.servers import confined, ray_serve, server_process
 from offpath.profiling.servers.adapter import VARIABLE, ServiceSettings, Start
@@ -126,7 +126,7 @@ def test_a_started_server_answers_as_the_reference_and_leaves_no_process(
     ]
     with server.running() as running:
         url = running.predict_url
-        difference = check_answers(server.name, url, server.call, checks)
+        difference = check_replies(server.name, url, server.call, checks)
         assert difference < (1e-5 if server.kind == "pillow" else 0.01)
         bad = httpx.post(url, content=b"no", headers=server.call.all_headers)
         assert bad.status_code != 200

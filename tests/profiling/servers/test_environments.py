@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.servers.environments import Environment, shared_pins
 
 

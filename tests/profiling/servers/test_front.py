@@ -10,7 +10,7 @@ from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.registry import SERVERS
 from tests.support.eventually import eventually
 from tests.support.front import is_alive
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 
 @pytest.mark.server

@@ -7,11 +7,11 @@ import pytest
 
 from offpath.archive.mar_file import read_mar
 from offpath.archive.photographs import find_sources
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.overrides import parse_override
 from offpath.profiling.servers.registry import make_servers
-from offpath.serving.torchserve.server_settings import find_config, read_properties
+from offpath.serving.server.server_settings import find_config, read_properties
 
 
 @pytest.fixture(scope="module")

@@ -52,12 +52,3 @@ def test_models_of_other_servers_run_on_the_gpu_too(
         # Without a GPU torch refuses, in the words of its driver.
         with pytest.raises((RuntimeError, AssertionError), match="NVIDIA|CUDA"):
             load(model, 2)
-
-
-def test_thin_clients_send_arrays_and_all_others_photographs(
-    model: ModelUnderTest,
-) -> None:
-    contents = {s.name: s.call.content for s in make_servers(list(SERVERS), model, 2)}
-
-    thin = {name for name, content in contents.items() if content == "npy"}
-    assert thin == {"offpath-thin", "triton-thin"}

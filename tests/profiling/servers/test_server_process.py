@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.servers.server_process import (
     MARK_VARIABLE,
     command_line,

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from offpath.archive.photographs import find_sources
-from offpath.handler.errors import ExpectedError
-from offpath.profiling.load.answers import check_answers, make_checks
+from offpath.errors import ExpectedError
 from offpath.profiling.load.model_under_test import (
     ModelUnderTest,
     classify_reference,
     load_model,
 )
+from offpath.profiling.load.reply_check import check_replies, make_checks
 from offpath.profiling.servers.tf_serving import (
     URL_VARIABLE,
     TfServing,
@@ -90,7 +90,7 @@ def test_running_server_is_called_by_its_model_url(
     assert server.why_not() is None
     server.prepare(tmp_path / "tf-serving")
     with server.running() as running:
-        assert check_answers(server.name, running.predict_url, server.call, checks) == 0
+        assert check_replies(server.name, running.predict_url, server.call, checks) == 0
 
 
 def test_url_of_something_else_is_refused_before_the_run(

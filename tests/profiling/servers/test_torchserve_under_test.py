@@ -13,13 +13,13 @@ import httpx
 import psutil
 import pytest
 
-import offpath.serving.torchserve.server
+import offpath.serving.server.server
 from offpath.archive.photographs import find_sources
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.registry import SERVERS
 from offpath.profiling.servers.torchserve import RunningTorchServe, TorchServeAdapter
-from offpath.serving.torchserve.server_settings import Ports
+from offpath.serving.server.server_settings import Ports
 from tests.support.echo_archive import write_mar
 from tests.support.eventually import eventually
 
@@ -44,12 +44,12 @@ def taken_port():
 
 def take_port(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
     """The choice finds a port free that somebody binds before Java does."""
-    choose = offpath.serving.torchserve.server.choose_ports
+    choose = offpath.serving.server.server.choose_ports
 
     def choose_taken(settings) -> Ports:
         return replace(choose(settings), inference=port)
 
-    monkeypatch.setattr(offpath.serving.torchserve.server, "choose_ports", choose_taken)
+    monkeypatch.setattr(offpath.serving.server.server, "choose_ports", choose_taken)
 
 
 def test_a_port_that_was_taken_meanwhile_is_said_and_leaves_no_process(

@@ -6,10 +6,8 @@ import struct
 
 import pytest
 
-from offpath.archive.photographs import find_sources
 from offpath.profiling.load.model_under_test import ModelUnderTest, load_model
-from offpath.profiling.servers.triton import Triton, TritonThin, read_outputs
-from offpath.serving.client import make_npy
+from offpath.profiling.servers.triton import Triton, read_outputs
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +49,6 @@ def test_photographs_are_batched_as_strings(model: ModelUnderTest) -> None:
     assert "data_type: TYPE_STRING, dims: [ 1 ]" in config
     assert "max_queue_delay_microseconds: 1000" in config
     assert "kind: KIND_CPU, count: 2" in config
-
-
-def test_thin_client_sends_the_pixels_and_nothing_else(model: ModelUnderTest) -> None:
-    server = TritonThin(model, 2)
-    npy = make_npy(find_sources()[0].read_bytes())
-
-    assert "data_type: TYPE_UINT8, dims: [ 224, 224, 3 ]" in server.make_config()
-    assert server.call.wrap is not None
-    assert len(server.call.wrap(npy)) == 224 * 224 * 3
 
 
 def test_sweep_changes_the_batch_size(model: ModelUnderTest) -> None:

@@ -15,12 +15,12 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
 from offpath.serving.front.reload_requests import SOCKET
+from offpath.serving.server.management import ManagementClient
 from offpath.serving.servers_here import find_doors
-from offpath.serving.torchserve.management import ManagementClient
 from tests.support.answering_server import answering_server
 
 pytestmark = pytest.mark.server

@@ -4,7 +4,7 @@ import pytest
 
 from offpath.serving.check.files import check_config
 from offpath.serving.finding import State
-from offpath.serving.torchserve.server_settings import find_config, read_properties
+from offpath.serving.server.server_settings import find_config, read_properties
 
 
 def states(properties: dict[str, str], vmargs: str | None = None) -> dict[str, State]:

@@ -12,7 +12,7 @@ from offpath.archive.mar_file import MarFile
 from offpath.handler.prediction_log.sink_file import make_sink_folder_name, write_last_error
 from offpath.serving.check.running import check_model, check_server
 from offpath.serving.finding import Finding, State
-from offpath.serving.torchserve.management import ModelStatus
+from offpath.serving.server.management import ModelStatus
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.echo_archive import make_settings
 

@@ -38,7 +38,7 @@ def helpers(server: TorchServe, script: str) -> list[int]:
     """Process ids of the launchers or of the fork server."""
     return [
         pid
-        for pid in find_fork_helpers(server.java_pid)
+        for pid in find_fork_helpers(server.pid)
         if any(part.endswith(script) for part in psutil.Process(pid).cmdline())
     ]
 

@@ -8,11 +8,11 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from offpath.handler.errors import ExpectedError
-from offpath.serving.front.behind import check_successor, find_ready, look_behind
+from offpath.errors import ExpectedError
+from offpath.serving.front.behind import check_successor, describe_upstreams, find_ready
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.one_host import find_last_number
-from offpath.serving.torchserve.server_settings import find_config
+from offpath.serving.server.server_settings import find_config
 from tests.support.echo_archive import MakeMar, make_settings
 
 INVOCATIONS = DoorSettings(invocations=True)
@@ -20,10 +20,10 @@ INVOCATIONS = DoorSettings(invocations=True)
 
 def test_invocations_leads_to_the_name_that_the_model_is_served_under(make_mar: MakeMar) -> None:
     settings = make_settings(make_mar())
-    assert look_behind(settings, INVOCATIONS).only_model == "echo"
+    assert describe_upstreams(settings, INVOCATIONS).only_model == "echo"
     renamed = replace(settings, models=("defects=echo.mar",))
-    assert look_behind(renamed, INVOCATIONS).only_model == "defects"
-    assert look_behind(settings, DoorSettings()).only_model is None
+    assert describe_upstreams(renamed, INVOCATIONS).only_model == "defects"
+    assert describe_upstreams(settings, DoorSettings()).only_model is None
 
 
 @pytest.mark.parametrize(
@@ -38,24 +38,24 @@ def test_invocations_of_no_single_model_is_refused(
 ) -> None:
     settings = replace(make_settings(make_mar()), models=models)
     with pytest.raises(ExpectedError, match="--invocations needs exactly one model"):
-        look_behind(settings, INVOCATIONS)
+        describe_upstreams(settings, INVOCATIONS)
 
 
 def test_bodies_go_by_name_unless_models_can_be_registered(
     model_store: Path, tmp_path: Path
 ) -> None:
     settings = make_settings(model_store / "near-free.mar")
-    assert look_behind(settings, DoorSettings()).hand_over
+    assert describe_upstreams(settings, DoorSettings()).hand_over
     config = tmp_path / "config.properties"
     text = find_config().read_text()
     config.write_text(text.replace("enable_model_api=false", "enable_model_api=true"))
-    assert not look_behind(replace(settings, config=config), DoorSettings()).hand_over
+    assert not describe_upstreams(replace(settings, config=config), DoorSettings()).hand_over
 
 
 def test_a_successor_whose_model_has_another_name_is_refused(make_mar: MakeMar) -> None:
     settings = make_settings(make_mar())
-    old = look_behind(settings, INVOCATIONS)
-    new = look_behind(replace(settings, models=("x=echo.mar",)), INVOCATIONS)
+    old = describe_upstreams(settings, INVOCATIONS)
+    new = describe_upstreams(replace(settings, models=("x=echo.mar",)), INVOCATIONS)
     check_successor(old, old)
     with pytest.raises(ExpectedError, match="'echo', but the model store now has 'x'"):
         check_successor(old, new)

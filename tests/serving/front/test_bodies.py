@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.front import bodies
 from offpath.serving.front.behind import count_connections
 from offpath.serving.front.bodies import SHM, is_tmpfs, make_folder, remove_orphans

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.handler.errors import ExpectedError, MissingPackage
+from offpath.errors import ExpectedError, MissingPackage
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import OLDEST, Nginx, NginxBinary, find_nginx, read_version

@@ -16,7 +16,7 @@ import pytest
 from tests.fuzz.costly_requests import PALETTE, png
 from tests.support.eventually import MOST_S, eventually
 from tests.support.front import FrontProcess, read_counts
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 pytestmark = pytest.mark.server
 
@@ -43,11 +43,11 @@ def status_of(answer: bytes) -> int:
 
 
 @pytest.mark.parametrize("spelling", ["X-Offpath-{}", "x-offpath-{}", "X-OFFPATH-{}"])
-@pytest.mark.parametrize("body", [b"small: no picture", bytes(600_000)])
+@pytest.mark.parametrize("body", [b"small: no image", bytes(600_000)])
 def test_internal_headers_of_a_client_are_ignored(
     door: FrontProcess, spelling: str, body: bytes
 ) -> None:
-    planted = door.bodies.parent / "planted-picture"
+    planted = door.bodies.parent / "planted-image"
     planted.write_bytes(LARGE)
     (door.bodies / "77").write_bytes(LARGE)
     try:
@@ -125,9 +125,9 @@ def test_small_images_of_clients_that_have_left_are_not_decoded(door: FrontProce
 
 
 def test_a_pipelining_client_gets_its_answers_in_order(door: FrontProcess) -> None:
-    other = b"no picture"
+    other = b"no image"
     with connect(door) as connection:
-        connection.sendall((head_of(len(LARGE)) + LARGE + head_of(10) + other) * 4)
+        connection.sendall((head_of(len(LARGE)) + LARGE + head_of(len(other)) + other) * 4)
         received = b""
         while received.count(b"HTTP/1.1 ") < 8 or not received.endswith(b"}"):
             received += connection.recv(65536)

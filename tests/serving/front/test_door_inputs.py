@@ -15,7 +15,7 @@ import pytest
 from tests.serving.test_path import traced
 from tests.support.eventually import eventually
 from tests.support.front import FrontProcess, read_counts
-from tests.support.pictures import accepted, jpeg, rejected
+from tests.support.images import accepted, jpeg, rejected
 
 pytestmark = pytest.mark.server
 

@@ -28,7 +28,7 @@ from tests.support.front import (
     logged,
     send_hostile_user_ids,
 )
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 pytestmark = pytest.mark.server
 
@@ -147,6 +147,7 @@ def test_reload_loses_no_request(door: FrontProcess) -> None:
 def test_reload_replaces_torchserve_by_granian_and_back_and_loses_no_request(
     model_store: Path, tmp_path: Path
 ) -> None:
+    (tmp_path / "logs" / "granian-6").mkdir(parents=True)  # of an earlier command
     with logged(front, model_store, tmp_path, "near-free") as door:
         with door.load(PATH, BODIES, clients=4, pause_s=PAUSE_S) as seen:
             answer_some(seen)
@@ -169,7 +170,7 @@ def test_reload_replaces_torchserve_by_granian_and_back_and_loses_no_request(
         print(seen)
         assert set(seen.statuses) == {200} and not seen.broken and not seen.refused
         folders = {path.name for path in door.log_dir.iterdir() if path.is_dir()}
-        assert folders == {"granian-3", "granian-4", "torchserve-5"}
+        assert folders == {"granian-9", "granian-10", "torchserve-11"}
 
 
 @contextmanager

@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from offpath.handler.errors import ExpectedError
-from offpath.serving.front import answers
+from offpath.errors import ExpectedError
+from offpath.serving.front import reply_counts
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx_config import MOST_TRIES
 from offpath.serving.front.several_hosts import MISSES, SeveralHostsSession
 from offpath.serving.process.ports import resolve_ports
-from offpath.serving.torchserve.session import View
+from offpath.serving.session import View
 from tests.support.answering_server import Answers, answering_server
 from tests.support.eventually import eventually
 from tests.support.front import read_counts
@@ -39,7 +39,7 @@ class Hosts:
         self.session = SeveralHostsSession(FRONT, behind, View())
         self.session.start()
 
-    def post(self, body: bytes = b"picture", model: str = "m", **headers: str) -> httpx.Response:
+    def post(self, body: bytes = b"image", model: str = "m", **headers: str) -> httpx.Response:
         url = f"{self.session.door.url}/predictions/{model}"
         return httpx.post(url, content=body, headers=headers, trust_env=False)
 
@@ -122,7 +122,7 @@ def test_client_is_told_to_retry_if_no_host_answers(hosts: Hosts) -> None:
 def test_door_counts_its_answers_by_status_and_type(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "MOST_BYTES", 100)
+    monkeypatch.setattr(reply_counts, "MOST_BYTES", 100)
     for number in range(4):  # the log is replaced in between, without a loss
         assert [hosts.post().status_code for _ in range(15)] == 15 * [200]
         assert hosts.post(bytes(33 << 20)).status_code == 413
@@ -144,7 +144,7 @@ def test_client_is_told_that_no_host_answers() -> None:
 
     def tell() -> str:
         url = f"{session.door.url}/predictions/m"
-        return httpx.post(url, content=b"picture", trust_env=False).json()["message"]
+        return httpx.post(url, content=b"image", trust_env=False).json()["message"]
 
     try:
         session.start()

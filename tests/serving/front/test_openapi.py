@@ -16,7 +16,7 @@ import pytest
 
 from offpath.handler import errors
 from offpath.serving.front.nginx_config import ERRORS
-from offpath.serving.torchserve.server_settings import CONF_DIR
+from offpath.serving.server.server_settings import CONF_DIR
 from tests.support.granian import FRONTS
 
 ROOT = Path(__file__).parents[3]

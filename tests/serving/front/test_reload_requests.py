@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.front.reload_requests import SOCKET, ReloadRequests, request_reload
-from offpath.serving.torchserve.launch import make_short_tmp_dir, remove_folder
+from offpath.serving.process.tmp_folders import make_short_tmp_dir, remove_folder
 from tests.support.eventually import eventually
 
 
@@ -31,10 +31,10 @@ def requests(folder: Path) -> Iterator[ReloadRequests]:
 
 def ask(requests: ReloadRequests, folder: Path, server: str | None = None) -> Future[None]:
     """Asks for a reload; the request has arrived on return."""
-    requests.are_waiting()  # accepts the requests that came earlier
+    requests.accept_new()  # accepts the requests that came earlier
     before = len(requests._waiting)
     future = ThreadPoolExecutor(1).submit(request_reload, folder, 30, server)
-    eventually(lambda: requests.are_waiting() and len(requests._waiting) > before)
+    eventually(lambda: requests.accept_new() and len(requests._waiting) > before)
     return future
 
 
@@ -51,7 +51,7 @@ def test_request_learns_the_outcome_of_a_reload_that_began_after_it(
     requests.end("no such file")
     with pytest.raises(ExpectedError, match="continues: no such file"):
         third.result(30)
-    assert not requests.are_waiting()
+    assert not requests.accept_new()
 
 
 def test_requests_for_another_kind_of_server_wait_for_the_next_reload(
@@ -63,7 +63,7 @@ def test_requests_for_another_kind_of_server_wait_for_the_next_reload(
     assert requests.begin() == "granian"
     requests.end(None)
     assert (first.result(30), other.result(30)) == (None, None)
-    assert requests.are_waiting() and not later.done()
+    assert requests.accept_new() and not later.done()
     assert requests.begin() == "torchserve"
     requests.end(None)
     assert later.result(30) is None

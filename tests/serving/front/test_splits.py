@@ -22,15 +22,16 @@ from offpath.archive.custom_handler import load_custom_handler
 from offpath.archive.mar_file import MarFile
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
+from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.nginx import Nginx, find_nginx
 from offpath.serving.front.nginx_config import COPIES, count_bodies, write_config
 from offpath.serving.front.splits import Split, check_splits, parse_split
-from offpath.serving.granian.slots import ServedModel
-from offpath.serving.log_tools.reading import compare, keep_one_attempt, name_answer
-from offpath.serving.torchserve.management import ManagementClient
+from offpath.serving.log_tools.reading import compare, keep_one_attempt, name_reply
+from offpath.serving.server.management import ManagementClient
+from offpath.serving.server.served_model import ServedModel
 from tests.conftest import build
 from tests.support.eventually import eventually
 from tests.support.front import (
@@ -43,7 +44,7 @@ from tests.support.front import (
     read_event_ids,
 )
 from tests.support.granian import FRONTS, GranianProcess
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 # A handler that serves READY and fails each request.
 FAILING = """
@@ -112,9 +113,9 @@ def test_nginx_accepts_splits_and_gives_copies_room_of_their_own(
     tmp_path: Path, is_granian: bool, canary_by: str | None
 ) -> None:
     place = DoorPlace(tmp_path, tmp_path / "bodies", 2 << 30, tmp_path, "key")
-    settings = {"maxWorkers": 2, "batchSize": 8}
+    settings = ServingSettings(max_workers=2, batch_size=8)
     routes = [
-        ServedModel("defects", v, "", settings, None, [], first_slot, first_slot == 0)
+        ServedModel("defects", v, "", settings, first_slot, first_slot == 0)
         for first_slot, v in ((0, "1.0"), (2, "2.0"))
     ]
     behind = Behind(True, 32 << 20, 9, 99, routes=tuple(routes) if is_granian else ())
@@ -131,8 +132,8 @@ def test_nginx_accepts_splits_and_gives_copies_room_of_their_own(
 def test_log_tools_tell_a_request_from_its_copy() -> None:
     a, b = [{"event_id": "7~1", "model": "x", "version": v} for v in ("1.0", "2.0")]
     assert list(keep_one_attempt([a, b, {**a, "event_id": "7~2"}])) == [a, b]
-    assert compare(map(name_answer, [a, b]), {"7~1"}).is_clean
-    assert compare(map(name_answer, [a, b, b]), {"7~1"}).double == ["7~1"]
+    assert compare(map(name_reply, [a, b]), {"7~1"}).is_clean
+    assert compare(map(name_reply, [a, b, b]), {"7~1"}).double == ["7~1"]
 
 
 def count_slow(metrics_url: str) -> int:
@@ -160,7 +161,7 @@ class SplitDoor:
         self.url = f"{door.url}/predictions/defects"
         self.answered: list[str] = []
 
-    def predict(self, body: bytes = BODIES[0], path: str = "", user: str = "") -> str:
+    def predict(self, body: bytes = BODIES[0], path: str = "", user: str | bytes = "") -> str:
         """Returns the version that has answered; each request has its own connection."""
         headers = {"x-user-id": user} if user else {}
         reply = httpx.post(self.url + path, content=body, headers=headers, timeout=30)
@@ -293,6 +294,9 @@ class TestDoor:
         assert split.change("defects=2.0:70%").stdout.startswith("canary: defects=2.0:70%")
         more = {user for user in users if split.predict(user=user) == "2.0"}
         assert canary < more < set(users)
+        # A hostile value keeps its version too.
+        for user in (b"\xff\x80", b"u" * 1500, b"$uri\"';{}", b"..%0d%0a"):
+            assert len({split.predict(user=user) for _ in range(3)}) == 1
         # Without the header, the address decides.
         assert len({split.predict() for _ in range(10)}) == 1
         eventually(lambda: set(split.records()) >= set(split.answered))

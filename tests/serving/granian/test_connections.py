@@ -25,7 +25,7 @@ from offpath.serving.check.running import check_server
 from offpath.serving.client import Client
 from tests.support.attacks import connect, head_of
 from tests.support.eventually import eventually
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 
 pytestmark = pytest.mark.server
 MOST_DESCRIPTORS = 300

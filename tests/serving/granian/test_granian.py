@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -28,18 +29,20 @@ from offpath.archive.mar_file import MarFile
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
 from offpath.cli import run
-from offpath.handler.errors import WrongOption
+from offpath.errors import WrongOption
+from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.check.running import check_server
 from offpath.serving.granian.slots import MOST_WORKERS, plan_models
 from offpath.serving.granian.worker import choose_gpu
+from offpath.serving.server.served_model import ServedModel
 from offpath.serving.torchserve.server import TorchServe
 from tests.serving.front import test_door_hostile as hostile
 from tests.support.attacks import connect, head_of
 from tests.support.eventually import MOST_S, eventually
 from tests.support.front import check_hostile_user_ids, load, logged, send_hostile_user_ids
 from tests.support.granian import GranianProcess, granian
+from tests.support.images import jpeg
 from tests.support.photographs import PHOTOGRAPHS, encode
-from tests.support.pictures import jpeg
 
 pytestmark = pytest.mark.server
 WHY = (
@@ -70,7 +73,7 @@ class Net(torch.nn.Module):
             raise ValueError("the weights are of another model")
         self.is_broken, self.failures_left = False, 0
 
-    def forward(self, pictures):
+    def forward(self, images):
         said = self.claim(FLAG)
         if said == "hang":
             time.sleep(600)
@@ -86,7 +89,7 @@ class Net(torch.nn.Module):
         self.is_broken = self.is_broken or said == "break"
         if self.is_broken:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        pooled = torch.nn.functional.adaptive_avg_pool2d(pictures, 4)
+        pooled = torch.nn.functional.adaptive_avg_pool2d(images, 4)
         return self.classifier(pooled.flatten(1))
 
     def claim(self, flag):
@@ -178,7 +181,7 @@ def test_answers_are_torchserves_own(door: GranianProcess, server: TorchServe) -
         {"files": {"data": photograph}},
         {"files": {"data": large}},
         {"json": {"data": text}},
-        {"content": b"no picture"},
+        {"content": b"no image"},
         {"content": b"\xff\xd8\xff" + bytes(100)},
         {"content": b""},
         {"json": {"data": "%%%"}},
@@ -429,7 +432,7 @@ def test_metrics_have_torchserves_names_and_count_what_was_answered(door: Grania
     before, requests = read_metrics(door, "near-free"), read_metrics(door)
     for _ in range(5):
         httpx.post(f"{door.url}/predictions/near-free", content=jpeg())
-    httpx.post(f"{door.url}/predictions/near-free", content=b"no picture")
+    httpx.post(f"{door.url}/predictions/near-free", content=b"no image")
 
     def grown(name: str) -> float:
         return read_metrics(door, "near-free")[name] - before.get(name, 0.0)
@@ -642,7 +645,7 @@ def check_refusals(path: str) -> None:
         404: httpx.post(f"{path}/3.0", content=body),
         405: httpx.get(path),
         413: httpx.post(path, content=b"".join(too_large)),
-        415: httpx.post(path, content=b"no picture"),
+        415: httpx.post(path, content=b"no image"),
     }
     for status, answer in refused.items():
         assert (answer.status_code, answer.json()["code"]) == (status, status)
@@ -700,9 +703,10 @@ def test_workers_take_gpus_as_torchserves_do(
 ) -> None:
     """`addThreads` of TorchServe's WorkLoadManager.java, for a model whose first slot is 4."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: count)
-    slots = [
-        {"device": "gpu", "device_ids": ids, "number": number, "first_slot": 4}
-        for number in numbers
-    ]
-    assert [choose_gpu(slot) for slot in slots] == gpus
-    assert choose_gpu({**slots[0], "device": "cpu"}) is None
+    settings = ServingSettings(device_type="gpu", device_ids=tuple(ids))
+    model = ServedModel("a", "1.0", "", settings, 4, True)
+    assert [choose_gpu(model, number) for number in numbers] == gpus
+    assert (
+        choose_gpu(replace(model, settings=replace(settings, device_type="cpu")), numbers[0])
+        is None
+    )

@@ -4,16 +4,17 @@ import json
 import re
 import socket
 
+from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.granian.reports import SILENT_S, Reports
-from offpath.serving.granian.slots import ServedModel
+from offpath.serving.server.served_model import ServedModel
 from tests.support.clock import Clock
 from tests.support.eventually import eventually
 
 
 def test_a_model_without_ready_workers_is_counted_beside_a_healthy_one() -> None:
     models = [
-        ServedModel("well", "1.0", "", {"maxWorkers": 1}, None, [], 0, True),
-        ServedModel("dead", "2.0", "", {"maxWorkers": 2}, None, [], 1, True),
+        ServedModel("well", "1.0", "", ServingSettings(), 0, True),
+        ServedModel("dead", "2.0", "", ServingSettings(max_workers=2), 1, True),
     ]
     reports = Reports(models, "host")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -46,7 +47,7 @@ def test_a_model_without_ready_workers_is_counted_beside_a_healthy_one() -> None
 
 def test_a_worker_that_reports_nothing_for_long_is_not_ready() -> None:
     clock = Clock()
-    model = ServedModel("quiet", "1.0", "", {"maxWorkers": 1}, None, [], 0, True)
+    model = ServedModel("quiet", "1.0", "", ServingSettings(), 0, True)
     reports = Reports([model], "host", clock)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     reports.follow(ours)

@@ -7,8 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.granian import supervisor
+from offpath.serving.granian.plan import Plan, WorkerPlan
 from offpath.serving.granian.supervisor import LOOK_S, SILENT_S, Supervisor
+from offpath.serving.server.served_model import ServedModel
 from tests.support.clock import Clock
 
 
@@ -19,10 +22,11 @@ def test_only_a_worker_that_was_silent_while_others_ran_is_killed(
     monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("os.kill", lambda pid, _: killed.append(pid))
-    plan = {"slots": [{"number": number, "listen": ["", 0]} for number in range(3)]}
-    running = Supervisor(plan, socket.socket())
+    model = ServedModel("a", "1.0", "", ServingSettings(max_workers=3), 0, True)
+    workers = [WorkerPlan(model, number, "", None, 1) for number in range(3)]
+    running = Supervisor(Plan(tuple(workers), "", 0, False, 1, 1), socket.socket())
     for slot in running._slots:
-        slot.pid = 100 + slot.plan["number"]
+        slot.pid = 100 + slot.plan.number
 
     def look(seconds: float, *beating: int) -> list[int]:
         """Returns which workers are killed, where some beat."""

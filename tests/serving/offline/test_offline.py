@@ -8,25 +8,24 @@ import os
 import subprocess
 import sys
 import tracemalloc
-from collections import Counter
 from pathlib import Path
 
-import duckdb
 import httpx
 import pytest
 
 from offpath.deploy.exportable import Exportable
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.log_settings import S3Options
-from offpath.serving.offline.manifest import MANIFEST, count_results, find_manifest, list_pictures
-from offpath.serving.offline.part_runner import count_rows, make_parquet, make_row
+from offpath.handler.serving_settings import ServingSettings
+from offpath.serving.offline.manifest import MANIFEST, count_results, find_manifest, list_images
+from offpath.serving.offline.part_runner import make_row
 from offpath.serving.storage import Storage, read_s3_options, split_name
 from offpath.serving.torchserve.server import TorchServe
-from tests.support.pictures import accepted, jpeg, rejected
+from tests.support.images import accepted, jpeg, rejected
 
 FILES = Storage(S3Options())
-WANTED = {"input": "in", "archive": "0" * 64, "format": "jsonl"}
-STORED = {**WANTED, "part_size": 16, "pictures": ["in/a.jpg"]}
+WANTED = {"input": "in", "archive": "0" * 64}
+STORED = {**WANTED, "part_size": 16, "images": ["in/a.jpg"]}
 
 
 def batch(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -72,7 +71,7 @@ def test_rows_are_the_servers_answers_and_a_missing_part_is_made_again(
             assert row["error"] == reply.json()["type"]
     assert rows[str(tmp_path / "gone.jpg")]["error"] == "Unreadable"
     summary = json.loads(first.stdout)
-    assert summary["pictures"] == len(names) and summary["resumed"] == 0
+    assert summary["images"] == len(names) and summary["resumed"] == 0
     assert summary["failed"] == sum(summary["errors"].values()) == len(rejected()) + 1
 
     part = tmp_path / "out" / "part-00001.jsonl"
@@ -80,24 +79,24 @@ def test_rows_are_the_servers_answers_and_a_missing_part_is_made_again(
     part.unlink()
     again = batch(*run, "--workers", 1)
     assert again.returncode == 1
-    assert "13 of 26 pictures have no answer" in again.stderr
+    assert "13 of 26 images have no answer" in again.stderr
     assert part.read_bytes() == content
     assert json.loads(again.stdout)["resumed"] == 16
     other = batch(model_store / "classifier.mar", *run[1:])
     assert other.returncode == 2 and "begun with another archive" in other.stderr
 
 
-def test_pictures_are_chosen_by_their_suffix(tmp_path: Path) -> None:
+def test_images_are_chosen_by_their_suffix(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for name in ("b.JPG", "in/a.png", "notes.txt", "no-suffix"):
         (tmp_path / name).write_bytes(jpeg())
     place = str(tmp_path)
-    assert list_pictures(FILES, place) == [f"{place}/b.JPG", f"{place}/in/a.png"]
+    assert list_images(FILES, place) == [f"{place}/b.JPG", f"{place}/in/a.png"]
     (tmp_path / "in").chmod(0)
     (tmp_path / "b.JPG").unlink()
     (tmp_path / "in" / "a.png").unlink()
     with pytest.raises(WrongOption, match="pass a text file with the names"):
-        list_pictures(FILES, place)
+        list_images(FILES, place)
 
 
 @pytest.mark.parametrize("below, names", [("", "axd"), ("d", "x"), ("day=1/", "x"), ("day=2/", "")])
@@ -111,7 +110,7 @@ def test_a_listing_is_limited_to_names_that_begin_so(
 
 
 @pytest.mark.server
-def test_names_that_hold_no_picture_cost_their_own_row(model_store: Path, tmp_path: Path) -> None:
+def test_names_that_hold_no_image_cost_their_own_row(model_store: Path, tmp_path: Path) -> None:
     (tmp_path / "good.jpg").write_bytes(jpeg())
     os.mkfifo(tmp_path / "fifo.jpg")
     (tmp_path / "device.jpg").symlink_to("/dev/zero")
@@ -124,7 +123,7 @@ def test_names_that_hold_no_picture_cost_their_own_row(model_store: Path, tmp_pa
     done = batch(model_store / "near-free.mar", tmp_path / "list.txt", tmp_path / "out")
 
     rows = read_rows(tmp_path / "out")
-    assert done.returncode == 1 and "7 of 8 pictures have no answer" in done.stderr
+    assert done.returncode == 1 and "7 of 8 images have no answer" in done.stderr
     assert rows.pop(paths[-1])["status"] == 200
     assert [row["error"] for row in rows.values()] == ["Unreadable"] * 7
 
@@ -146,10 +145,10 @@ def test_names_that_hold_no_picture_cost_their_own_row(model_store: Path, tmp_pa
                 "size-zero": {**STORED, "part_size": 0},
                 "size-negative": {**STORED, "part_size": -1},
                 "size-text": {**STORED, "part_size": "16"},
-                "pictures-text": {**STORED, "pictures": "in/a.jpg"},
-                "pictures-numbers": {**STORED, "pictures": [1]},
-                "pictures-none": {**STORED, "pictures": []},
-                "pictures-twice": {**STORED, "pictures": ["in/a.jpg"] * 2},
+                "images-text": {**STORED, "images": "in/a.jpg"},
+                "images-numbers": {**STORED, "images": [1]},
+                "images-none": {**STORED, "images": []},
+                "images-twice": {**STORED, "images": ["in/a.jpg"] * 2},
             }.items()
         ),
     ],
@@ -198,7 +197,8 @@ def test_workers_take_the_gpus_of_the_archive(monkeypatch: pytest.MonkeyPatch) -
         ({"deviceType": "gpu", "deviceIds": "all"}, [0, 1, 2]),
         ({"deviceType": "cpu", "deviceIds": [2]}, []),
     ):
-        assert Exportable(Path("a.mar"), "a", server, None).list_gpus() == gpus  # type: ignore
+        serving = ServingSettings.from_mapping(server)
+        assert Exportable(Path("a.mar"), "a", serving, None).list_gpus() == gpus  # type: ignore
 
 
 def test_an_objects_key_may_hold_any_character() -> None:
@@ -217,18 +217,3 @@ def test_an_objects_key_may_hold_any_character() -> None:
 def test_a_row_has_the_best_label_where_the_answer_has_one(body: bytes, label: tuple) -> None:
     row = json.loads(make_row("a", 200, body))
     assert (row["label"], row["score"], row["answer"]) == (*label, json.loads(body))
-
-
-def test_parquet_has_the_columns_of_the_rows(tmp_path: Path) -> None:
-    error = b'{"code":415,"type":"UnsupportedFormat","message":"no"}'
-    lines = make_row("a\udcff'ä", 200, b'{"x\xc3\xa4":0.5}') + make_row("b", 415, error)
-    content = make_parquet(lines)
-    (tmp_path / "a.parquet").write_bytes(content)
-    found = duckdb.read_parquet(str(tmp_path / "a.parquet"))
-    assert found.columns == ["input", "status", "label", "score", "error", "answer"]
-    assert found.fetchall() == [
-        ("a�'ä", 200, "xä", 0.5, None, '{"xä":0.5}'),
-        ("b", 415, None, None, "UnsupportedFormat", error.decode()),
-    ]
-    expected = Counter({None: 1, "UnsupportedFormat": 1})
-    assert count_rows("a.parquet", content) == count_rows("a.jsonl", lines) == expected

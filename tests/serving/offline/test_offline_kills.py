@@ -21,12 +21,12 @@ import pytest
 from offpath.serving.process.processes import is_running
 from tests.support.bucket import Bucket
 from tests.support.eventually import eventually
-from tests.support.pictures import jpeg
+from tests.support.images import jpeg
 from tests.support.s3_servers import S3Server, run_seaweedfs
 
 pytestmark = [pytest.mark.s3, pytest.mark.slow, pytest.mark.timeout(1800)]
 ROUNDS = 10
-PICTURES = 1500
+IMAGES = 1500
 
 
 @pytest.fixture(scope="module")
@@ -37,17 +37,17 @@ def server() -> Iterator[S3Server]:
 
 @pytest.fixture(scope="module")
 def bucket(server: S3Server) -> Bucket:
-    """Returns a bucket with pictures below in/, one of them damaged."""
+    """Returns a bucket with images below in/, one of them damaged."""
     bucket = Bucket(server)
     bodies = [jpeg(size=(640, 480)), jpeg("chelsea", (900, 700))]
 
     def put(number: int) -> None:
-        body = b"no picture" if number == 700 else bodies[number % 2]
+        body = b"no image" if number == 700 else bodies[number % 2]
         key = f"in/{number % 7}/{number} ?#ä.jpg"
         bucket.client.put_object(Bucket=bucket.name, Key=key, Body=body)
 
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(put, range(PICTURES)))
+        list(pool.map(put, range(IMAGES)))
     return bucket
 
 
@@ -73,19 +73,18 @@ def count_parts(bucket: Bucket, output: str) -> int:
     return int(listed["KeyCount"])
 
 
-@pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_ten_kills_lose_and_double_no_picture(
-    form: str, server: S3Server, bucket: Bucket, model_store: Path, tmp_path: Path
+def test_ten_kills_lose_and_double_no_image(
+    server: S3Server, bucket: Bucket, model_store: Path, tmp_path: Path
 ) -> None:
     seed = os.environ.get("OFFPATH_TEST_SEED") or str(random.randrange(1 << 30))
     print(f"OFFPATH_TEST_SEED={seed}")
     chance = random.Random(seed)
-    outputs = [f"s3://{bucket.name}/{form}-0"]
+    outputs = [f"s3://{bucket.name}/out-0"]
     found: Counter[str] = Counter()
 
     def run(output: str) -> psutil.Popen:
         place = (str(model_store / "near-free.mar"), f"s3://{bucket.name}/in", output)
-        return start(server, *place, "--format", form, "--json", "--max-errors", "1")
+        return start(server, *place, "--json", "--max-errors", "1")
 
     for _ in range(ROUNDS):
         process = run(outputs[-1])
@@ -96,7 +95,7 @@ def test_ten_kills_lose_and_double_no_picture(
         family = [process, *process.children(recursive=True)]
         if process.poll() is not None:
             assert process.returncode == 0, process.communicate()
-            outputs.append(f"s3://{bucket.name}/{form}-{len(outputs)}")
+            outputs.append(f"s3://{bucket.name}/out-{len(outputs)}")
             found["finished"] += 1
             continue
         # All of them as at the loss of a machine, or the command alone.
@@ -114,24 +113,22 @@ def test_ten_kills_lose_and_double_no_picture(
         assert process.returncode == 0, err
         summary = json.loads(out)
         print(summary)
-        assert (summary["pictures"], summary["failed"]) == (PICTURES, 1)
+        assert (summary["images"], summary["failed"]) == (IMAGES, 1)
         compare(bucket, output, tmp_path / output.rpartition("/")[2])
 
 
 def compare(bucket: Bucket, output: str, folder: Path) -> None:
-    """Asserts that each picture of the bucket has one row below OUTPUT."""
+    """Asserts that each image of the bucket has one row below OUTPUT."""
     folder.mkdir()
     prefix = output.rpartition("/")[2] + "/"
     for key in bucket.keys():
         if key.startswith(f"{prefix}part-"):
             path = str(folder / key.rpartition("/")[2])
             bucket.client.download_file(bucket.name, key, path)
-    (suffix,) = {path.suffix for path in folder.iterdir()}
-    read = duckdb.read_parquet if suffix == ".parquet" else duckdb.read_json
-    rows = read(f"{folder}/*{suffix}")
+    rows = duckdb.read_json(f"{folder}/*.jsonl")
     counts = Counter(name for (name,) in rows.project("input").fetchall())
     asked = {f"s3://{bucket.name}/{k}" for k in bucket.keys() if k.startswith("in/")}
-    assert counts == dict.fromkeys(asked, 1) and len(asked) == PICTURES
+    assert counts == dict.fromkeys(asked, 1) and len(asked) == IMAGES
     assert rows.filter("status <> 200").project("error").fetchall() == [("UnsupportedFormat",)]
 
 
@@ -153,9 +150,9 @@ def test_a_second_run_is_refused_and_the_parts_of_a_killed_worker_are_given_to_a
     out, err = process.communicate()
     assert process.returncode == 0, err
     summary = json.loads(out)
-    assert (summary["pictures"], summary["resumed"]) == (PICTURES, 0)
+    assert (summary["images"], summary["resumed"]) == (IMAGES, 0)
     rows = duckdb.read_json(f"{output}/part-*.jsonl").project("input").fetchall()
-    assert len(rows) == len(set(rows)) == PICTURES
+    assert len(rows) == len(set(rows)) == IMAGES
 
 
 def test_what_the_storage_refuses_ends_the_run_with_one_line(

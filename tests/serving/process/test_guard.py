@@ -29,13 +29,13 @@ time.sleep(600)
 TORCHSERVE = """
 import sys, time
 from pathlib import Path
-from offpath.serving.torchserve.server_settings import ServerSettings
+from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.torchserve.server import TorchServe
 mar = Path(sys.argv[1])
 settings = ServerSettings(mar.parent, (mar.name,), inference_port=0, management_port=0,
                           metrics_port=0)
 with TorchServe(settings) as server:
-    print(server.java_pid, *server.worker_pids(), server.log_dir.parent, flush=True)
+    print(server.pid, *server.worker_pids(), server.log_dir.parent, flush=True)
     time.sleep(600)
 """
 POOL = """

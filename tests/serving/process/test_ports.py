@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.process import ports
 from offpath.serving.process.ports import resolve_ports
 

@@ -22,10 +22,19 @@ import pytest
 from offpath.deploy.ray.export import export_ray
 from offpath.deploy.triton.export import export_triton
 from offpath.handler.config import HandlerConfig
+from offpath.handler.wire_names import (
+    ARRIVED_HEADER,
+    BODY_HEADER,
+    ID_HEADER,
+    KEY_HEADER,
+    RECEIVED_HEADER,
+    TYPE_HEADER,
+    WARM_UP_HEADER,
+)
+from offpath.serving.server.server_settings import ServerSettings, read_config
 from offpath.serving.service.model_service import largest_body_bytes
+from offpath.serving.session import make_server
 from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_settings import ServerSettings, read_config
-from offpath.serving.torchserve.session import make_server
 from tests.serving.granian.test_granian import build
 from tests.support import export_host
 from tests.support.eventually import MOST_S, eventually
@@ -175,6 +184,26 @@ def test_a_request_without_time_is_refused(adapter, send) -> None:
     headers = {"x-request-timeout-ms": "0"}
     reply = send("POST", "/predictions/near-free", content=JPEG, headers=headers)
     assert is_status(reply, adapter, 504) and reply.json()["type"] == "DeadlineExceeded"
+
+
+def test_headers_of_the_front_door_mean_nothing_from_a_client(send, tmp_path: Path) -> None:
+    (tmp_path / "1").write_bytes(JPEG)
+    forged = {
+        BODY_HEADER: str(tmp_path / "1"),
+        TYPE_HEADER: "multipart/form-data; boundary=x",
+        ID_HEADER: "mine",
+        ARRIVED_HEADER: "0",
+        RECEIVED_HEADER: "0",
+    }
+    for key in ({}, {KEY_HEADER: "0" * 64, WARM_UP_HEADER: "0" * 64}):
+        for body in (JPEG, b"no image"):
+            replies = [
+                send("POST", "/predictions/near-free", content=body, headers=headers)
+                for headers in ({}, forged | key)
+            ]
+            assert replies[0].status_code == replies[1].status_code
+            assert replies[0].json() == replies[1].json()
+            assert "mine" not in replies[1].headers.values()
 
 
 def test_each_request_has_an_id_of_its_own(adapter, send) -> None:

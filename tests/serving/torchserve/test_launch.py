@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.torchserve.launch import find_java, read_java_major
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.errors import ExpectedError
 from offpath.serving.process.processes import find_session_members
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.echo_archive import MODEL_CONFIG, MakeMar, make_settings, write_mar
@@ -44,7 +44,7 @@ def second(tmp_path_factory: pytest.TempPathFactory, closed: TorchServe) -> Iter
     with TorchServe(make_settings(mar, verbose=True)) as server:
         yield server
     assert not server.log_dir.parent.exists()
-    eventually(lambda: find_session_members(server.java_pid) == [])
+    eventually(lambda: find_session_members(server.pid) == [])
     assert post(closed) == "3"
 
 
@@ -77,7 +77,7 @@ def test_grpc_is_closed_unless_it_is_asked_for(closed: TorchServe, version: ssl.
     context.minimum_version = context.maximum_version = version
     context.set_ciphers("ALL:@SECLEVEL=0")
     context.set_alpn_protocols(["h2"])
-    for port in (closed.ports.grpc_inference, closed.ports.grpc_management):
+    for port in closed.grpc_ports:
         with socket.create_connection(("127.0.0.1", port), MOST_S) as plain:
             plain.sendall(HTTP2_PREFACE)
             assert plain.recv(100) == b""
@@ -121,7 +121,7 @@ def test_worker_that_refuses_its_config_fails_the_start_with_its_words(
     assert first == f"echo.mar (model echo 1.0) cannot be loaded: {why}"
     assert str(server.log_path) in second
     assert server.log_path.exists()
-    assert find_session_members(server.java_pid) == []
+    assert find_session_members(server.pid) == []
 
 
 @pytest.mark.parametrize(

@@ -13,23 +13,10 @@ import torch
 from offpath.handler.config import HandlerConfig
 from offpath.handler.model.engines import eager
 from offpath.handler.model.engines.choose import make_engine
-from offpath.handler.model.engines.compiled import CompiledEngine
 from offpath.handler.model.engines.eager import EagerEngine, fold_batch_norms
-from offpath.handler.model.engines.onnx_runtime import CUDA, TENSORRT
+from offpath.handler.model.engines.onnx_runtime import CUDA
 
 CONFIG = HandlerConfig.from_mapping({"image_size": 64}, environ={})
-
-
-@pytest.mark.parametrize(("device", "index"), [("cuda", -1), ("cuda:0", 0), ("cuda:1", 1)])
-def test_compiled_loads_on_its_device_and_can_be_captured(
-    device: str, index: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", lambda *args: loaded.append(args))
-    path = tmp_path / "model.fp16.pt2"
-    path.touch()
-    CompiledEngine(tmp_path, "fp16", torch.device(device))
-    assert loaded == [(str(path), "model", True, 1, index)]
 
 
 @pytest.fixture
@@ -52,33 +39,19 @@ def providers(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
 
     fake: Any = types.ModuleType("onnxruntime")
     fake.SessionOptions = SessionOptions
-    fake.get_available_providers = lambda: [TENSORRT, CUDA]
+    fake.get_available_providers = lambda: [CUDA]
     fake.InferenceSession = Session
     monkeypatch.setitem(sys.modules, "onnxruntime", fake)
     return made
 
 
-@pytest.mark.parametrize("name", ["onnxruntime", "tensorrt"])
 def test_onnx_runtime_computes_fp32_without_tf32(
-    name: str, tmp_path: Path, providers: dict[str, dict[str, Any]]
-) -> None:
-    (tmp_path / "model.fp32.onnx").touch()
-    model, device = torch.nn.Identity(), torch.device("cuda:1")
-    make_engine(name, "fp32", model, CONFIG, device, tmp_path, 1)
-    assert providers[CUDA] == {"device_id": 1, "use_tf32": False}
-
-
-def test_tensorrt_builds_one_engine_for_all_batches_and_keeps_it(
     tmp_path: Path, providers: dict[str, dict[str, Any]]
 ) -> None:
     (tmp_path / "model.fp32.onnx").touch()
-    model, device = torch.nn.Identity(), torch.device("cuda:0")
-    make_engine("tensorrt", "fp16", model, CONFIG, device, tmp_path, 1)
-    options = providers[TENSORRT]
-    assert options["trt_fp16_enable"] and options["trt_engine_cache_enable"]
-    assert options["trt_engine_cache_path"] == str(tmp_path)
-    shapes = [options[f"trt_profile_{name}_shapes"] for name in ("min", "opt", "max")]
-    assert shapes == [f"pictures:{batch}x64x64x3" for batch in (1, 16, 64)]
+    model, device = torch.nn.Identity(), torch.device("cuda:1")
+    make_engine("onnxruntime", "fp32", model, CONFIG, device, tmp_path, 1)
+    assert providers[CUDA] == {"device_id": 1, "use_tf32": False}
 
 
 class Normed(torch.nn.Module):

@@ -1,0 +1,65 @@
+"""The plan of a server, a message that tells the supervisor and its workers what to do."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from offpath.handler.serving_settings import ServingSettings
+from offpath.serving.server.served_model import ServedModel
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """One worker, and the model that it serves.
+
+    Attributes:
+        number: its place among all workers of the server.
+        folder: the unpacked archive.
+        socket: path of its Unix socket; None if it listens at the server's port, with others.
+        queue: requests that it may hold.
+    """
+
+    model: ServedModel
+    number: int
+    folder: str
+    socket: str | None
+    queue: int
+
+    @property
+    def log_name(self) -> str:
+        return f"W-{self.number}-{self.model.name}_{self.model.version}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All workers of a server, and what they have in common.
+
+    Attributes:
+        port: where workers without a Unix socket listen.
+        most_bytes: bytes of bodies that one worker may hold.
+    """
+
+    workers: tuple[WorkerPlan, ...]
+    host: str
+    port: int
+    has_door: bool
+    max_body_bytes: int
+    most_bytes: int
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+
+def read_plan(text: bytes) -> Plan:
+    content = json.loads(text)
+    workers = [
+        WorkerPlan(**{**worker, "model": _read_model(**worker["model"])})
+        for worker in content.pop("workers")
+    ]
+    return Plan(tuple(workers), **content)
+
+
+def _read_model(settings: dict[str, Any], **values: Any) -> ServedModel:
+    return ServedModel(settings=ServingSettings(**settings), **values)

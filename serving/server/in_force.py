@@ -1,0 +1,109 @@
+"""Compares the settings in force for each model of a running TorchServe with its archive.
+
+TorchServe takes batch size, delay, workers and time-outs from several places and says nothing
+when it ignores one. Only the management API shows the values in force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from offpath.archive.mar_file import MarFile
+from offpath.errors import ExpectedError
+from offpath.handler.serving_settings import KEYS, RANGES, ServingSettings
+from offpath.serving.finding import Finding, wrong
+from offpath.serving.server.management import ManagementClient, ModelStatus
+
+DEVICE = KEYS["device_type"]
+WHOLE_NUMBERS = "TorchServe accepts whole numbers from 1 and ignores other values"
+ENGINE_CURE = "build the archive on this machine, or for another --engine or --precision"
+CPU_INSTEAD = "--allow-cpu serves it on the CPU, `offpath archive --preset cpu` builds for the CPU"
+
+
+def find_differences(archive: MarFile, status: ModelStatus) -> Iterator[Finding]:
+    """Yields a `wrong` finding for each setting that is not in force as the archive asks.
+
+    An archive without model-config.yaml asks for nothing and never differs.
+    """
+    area = f"{status.model_name} {status.model_version}"
+    settings = archive.serving
+    for name in filter(settings.asked.__contains__, RANGES):
+        wanted, effective = settings.asked[name], getattr(status, name)
+        if wanted != effective:
+            yield _differ(area, KEYS[name], effective, wanted, _explain(name, settings))
+    if settings.device_type == "gpu" and status.device == "cpu":
+        yield _differ(area, DEVICE, "cpu", "gpu", _explain_cpu())
+
+
+def check_in_force(
+    archives: Iterable[tuple[str, MarFile]], management: ManagementClient, allow_cpu: bool = False
+) -> list[ModelStatus]:
+    """Returns the settings in force for each model, after comparing them with its archive.
+
+    Args:
+        archives: each archive with the name that its model is served under.
+        allow_cpu: accept an archive that asks for a GPU and runs without one.
+
+    Raises:
+        ExpectedError: a model is missing, or a setting differs; the message lists all differences.
+    """
+    statuses, differences = [], []
+    for name, archive in archives:
+        found, version = management.describe(name), archive.model_version
+        status = next((one for one in found if one.model_version == version), None)
+        if status is None:
+            raise ExpectedError(
+                f"TorchServe did not load {archive.path}: {name} {version} is not registered"
+            )
+        if archive.has_our_handler:
+            status = management.describe_worker(name, version)
+        statuses.append(status)
+        differences += [
+            one
+            for one in find_differences(archive, status)
+            if not (allow_cpu and one.subject == DEVICE)
+        ]
+    if differences:
+        listed = "".join(
+            f"\n  {one.area}: {one.subject} is {one.found}; {one.cure}" for one in differences
+        )
+        raise ExpectedError(f"TorchServe does not serve as the archives ask:{listed}")
+    return statuses
+
+
+def _differ(area: str, setting: str, effective: object, wanted: object, cause: str) -> Finding:
+    return wrong(area, setting, f"{effective}, the archive asks for {wanted!r}", cause)
+
+
+def _explain(name: str, settings: ServingSettings) -> str:
+    if name == "max_batch_delay_ms" and settings.asked[name] == 0:
+        return "TorchServe reads 0 as unset; use 1 ms for the shortest delay"
+    if name in settings.ignored:
+        return WHOLE_NUMBERS
+    if name in ("min_workers", "max_workers"):
+        return _explain_workers(settings.asked)
+    return (
+        "the model was registered over the management API, whose parameters (batch_size, "
+        "max_batch_delay, ...) win over the archive"
+    )
+
+
+def _explain_workers(asked: Mapping[str, Any]) -> str:
+    low, high = asked.get("min_workers"), asked.get("max_workers")
+    if not isinstance(low, int) or not isinstance(high, int) or high < low:
+        return (
+            "TorchServe uses minWorkers and maxWorkers only together, with 0 < minWorkers <= "
+            "maxWorkers; otherwise it uses default_workers_per_model of config.properties or the "
+            "number of cores"
+        )
+    return "the model was scaled over the management API"
+
+
+def _explain_cpu() -> str:
+    if not list(Path("/dev").glob("nvidia[0-9]*")):
+        why = "this host (or container) has no NVIDIA device"
+    else:
+        why = "TorchServe or torch found no device; check number_of_gpu, nvidia-smi and the driver"
+    return f"{why}; {CPU_INSTEAD}; `offpath check` shows the host's state"

@@ -1,0 +1,81 @@
+"""Turns the arguments of `offpath serve` into a model store and its entries.
+
+TorchServe loads from one folder. Archives from several folders are linked into one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from offpath.errors import WrongOption
+
+
+def find_models(
+    model_store: Path, wanted: Sequence[str], links: Path
+) -> tuple[Path, tuple[str, ...]]:
+    """Returns the folder to load from, and its entries as TorchServe's load_models takes them.
+
+    Args:
+        model_store: folder in which names are looked up; all of it is served if nothing is wanted.
+        wanted: `path/to/x.mar`, or `x.mar` or `x` of the store, each also as `NAME=...`; or one
+            folder.
+        links: folder for links to archives from several folders; empty or filled by this function.
+
+    Raises:
+        WrongOption: an archive is missing, or there is none.
+    """
+    folders = [Path(entry) for entry in wanted if Path(entry).is_dir()]
+    if folders and len(wanted) > 1:
+        raise WrongOption(
+            f"{folders[0]} is a folder; name one folder alone, or archives: {folders[0]}/*.mar"
+        )
+    if folders or not wanted:
+        folder = folders[0] if folders else model_store
+        found = _list_archives(folder)
+        if not found:
+            raise WrongOption(f"there is no .mar file in {folder}; `offpath archive` makes one")
+        return folder, tuple(found)
+    named = []
+    for entry in wanted:
+        name, separator, target = entry.rpartition("=")
+        named.append((name + separator, _find_archive(model_store, target)))
+    parents = {path.resolve().parent for _, path in named}
+    if len(parents) == 1:
+        return parents.pop(), tuple(f"{name}{path.name}" for name, path in named)
+    files = _link([path for _, path in named], links)
+    return links, tuple(f"{name}{files[path.resolve()]}" for name, path in named)
+
+
+def _list_archives(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.mar"))
+
+
+def _find_archive(model_store: Path, target: str) -> Path:
+    """Finds an archive by its path, or by its name in the store with or without `.mar`."""
+    if target.endswith(".mar") and Path(target).is_file():
+        return Path(target)
+    file = target if target.endswith(".mar") else f"{target}.mar"
+    if "/" in target:
+        raise WrongOption(f"there is no archive at {target}; `offpath archive` makes one")
+    in_store = _list_archives(model_store)
+    if file not in in_store:
+        content = f"it has {', '.join(in_store)}" if in_store else "it has no archives"
+        raise WrongOption(f"there is no {file!r} in {model_store} ({content}); give a path instead")
+    return model_store / file
+
+
+def _link(paths: Sequence[Path], links: Path) -> dict[Path, str]:
+    """Returns the name of each archive's link; of equal file names, later ones get a number."""
+    files: dict[Path, str] = {}
+    for path in paths:
+        file, number = path.name, 1
+        while file in files.values():
+            number += 1
+            file = f"{path.stem}-{number}.mar"
+        files.setdefault(path.resolve(), file)
+    for target, file in files.items():
+        link = links / file
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+    return files

@@ -1,0 +1,41 @@
+"""A model whose workers each have a socket of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from offpath.handler.serving_settings import ServingSettings
+
+# How the names of workers' sockets begin.
+WORKER = "worker-"
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """One version of a model.
+
+    Attributes:
+        archive: path of the .mar.
+        settings: the settings in force.
+        first_slot: number of its first worker; all workers of a server are numbered.
+        is_default: paths without a version lead to it.
+    """
+
+    name: str
+    version: str
+    archive: str
+    settings: ServingSettings
+    first_slot: int
+    is_default: bool
+
+    @property
+    def slots(self) -> range:
+        return range(self.first_slot, self.first_slot + self.settings.workers)
+
+    def share_queue(self, requests: int) -> int:
+        """Returns one worker's share of the requests that may wait, at least one batch."""
+        return max(self.settings.batch_size, -(-requests // len(self.slots)))
+
+
+def name_socket(slot: int) -> str:
+    return f"{WORKER}{slot}.sock"

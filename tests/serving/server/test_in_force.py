@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import MagicMock
+
+import pytest
+
+from offpath.archive.mar_file import MarFile, read_mar
+from offpath.errors import ExpectedError
+from offpath.serving.server.in_force import check_in_force, find_differences
+from offpath.serving.server.management import ModelStatus
+from offpath.serving.session import show_gaps
+from offpath.serving.torchserve.server import TorchServe
+from tests.support.echo_archive import MODEL_CONFIG, write_mar
+
+STATUS = ModelStatus("echo", "1.0", "echo.mar", 1, 1, 4, 5, 20, 60, ("READY",), (7,))
+
+
+def make_archive(config: dict | None) -> MarFile:
+    return MarFile(Path("echo.mar"), "echo", "1.0", "echo.py", config)
+
+
+def test_same_settings_differ_in_nothing() -> None:
+    assert list(find_differences(make_archive(MODEL_CONFIG), STATUS)) == []
+
+
+def test_archive_without_yaml_has_nothing_to_compare() -> None:
+    assert list(find_differences(make_archive(None), STATUS)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "setting", "cause"),
+    [
+        pytest.param({"maxBatchDelay": 0}, "maxBatchDelay", "use 1 ms", id="delay-0"),
+        pytest.param({"batchSize": "4"}, "batchSize", "whole numbers", id="text"),
+        pytest.param({"batchSize": 8}, "batchSize", "management API", id="registered"),
+        pytest.param({"maxWorkers": 2}, "maxWorkers", "scaled", id="scaled"),
+        pytest.param({"minWorkers": 2}, "minWorkers", "only together", id="min-over-max"),
+    ],
+)
+def test_difference_names_its_likely_cause(changes: dict, setting: str, cause: str) -> None:
+    archive = make_archive({**MODEL_CONFIG, **changes})
+    (difference,) = find_differences(archive, STATUS)
+    assert difference.subject == setting
+    assert cause in difference.cure
+
+
+def test_an_engine_that_does_not_serve_is_said_with_its_reason_at_ready() -> None:
+    described = {"engine": "eager", "precision": "fp32", "engines_lost": ["moved by 0.3"]}
+    view = MagicMock()
+    show_gaps(MagicMock(archives=[]), [replace(STATUS, described=described)], view)
+    (said,) = view.show_problem.call_args.args
+    assert said.startswith("echo 1.0 runs eager fp32: moved by 0.3; build the archive")
+
+
+GPU_CONFIG = {**MODEL_CONFIG, "deviceType": "gpu"}
+
+
+@pytest.mark.parametrize(
+    ("described", "on_gpu", "found"),
+    [
+        pytest.param({"device": "cpu"}, True, ["deviceType"], id="fell-back"),
+        pytest.param({}, False, ["deviceType"], id="other-handler-without"),
+        pytest.param({"device": "cuda:0"}, True, [], id="has-one"),
+        pytest.param({}, True, [], id="other-handler-with"),
+    ],
+)
+def test_gpu_that_is_asked_for_and_not_there_is_a_difference(
+    described: dict, on_gpu: bool, found: list[str]
+) -> None:
+    status = replace(STATUS, described=described, on_gpu=on_gpu)
+    differences = list(find_differences(make_archive(GPU_CONFIG), status))
+    assert [one.subject for one in differences] == found
+    assert all("--allow-cpu" in one.cure for one in differences)
+
+
+@pytest.mark.server
+def test_gpu_archive_on_the_cpu_needs_to_be_allowed(server: TorchServe) -> None:
+    echo = write_mar(server.settings.model_store, "on-gpu", GPU_CONFIG)
+    with server.management() as management:
+        management.register(echo.name, initial_workers=1)
+        archives = [("on-gpu", read_mar(echo))]
+        with pytest.raises(ExpectedError, match="deviceType is cpu.*asks for 'gpu'"):
+            check_in_force(archives, management)
+        (status,) = check_in_force(archives, management, allow_cpu=True)
+        management.unregister("on-gpu")
+    assert (status.device, status.engine) == ("cpu", "-")
+
+
+@pytest.mark.server
+def test_server_that_differs_is_found_out(server: TorchServe) -> None:
+    """TorchServe turns a delay of 0 into 100 ms and prefers a registration's batch size."""
+    store = server.settings.model_store
+    zero = write_mar(store, "zero", {**MODEL_CONFIG, "maxBatchDelay": 0})
+    echo = write_mar(store, "echo")
+    with server.management() as management:
+        check_in_force(server.archives, management)
+        management.register(zero.name, initial_workers=1)
+        with pytest.raises(ExpectedError, match="maxBatchDelay is 100.* asks for 0"):
+            check_in_force([("zero", read_mar(zero))], management)
+        management.register(echo.name, initial_workers=1, batch_size=2)
+        with pytest.raises(ExpectedError, match="batchSize is 2.* asks for 4"):
+            check_in_force([("echo", read_mar(echo))], management)
+        with pytest.raises(ExpectedError, match="absent"):
+            check_in_force([("absent", read_mar(echo))], management)
+        for name in ("zero", "echo"):
+            management.unregister(name)

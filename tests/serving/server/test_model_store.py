@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from offpath.archive.mar_file import read_archives
+from offpath.errors import ExpectedError
+from offpath.serving.server.model_store import find_models
+from tests.support.echo_archive import write_mar
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    for name in ("one", "two"):
+        write_mar(tmp_path / "store", name)
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def links(tmp_path: Path) -> Path:
+    (tmp_path / "links").mkdir()
+    return tmp_path / "links"
+
+
+def test_no_name_means_all_of_the_store(store: Path, links: Path) -> None:
+    assert find_models(store, (), links) == (store, ("one.mar", "two.mar"))
+
+
+def test_names_are_looked_up_in_the_store(store: Path, links: Path) -> None:
+    found = find_models(store, ("two", "x=one.mar"), links)
+    assert found == (store, ("two.mar", "x=one.mar"))
+
+
+def test_a_folder_is_a_store(store: Path, links: Path, tmp_path: Path) -> None:
+    found = find_models(tmp_path / "none", (str(store),), links)
+    assert found == (store, ("one.mar", "two.mar"))
+
+
+def test_a_path_needs_no_store(store: Path, links: Path, tmp_path: Path) -> None:
+    named = (f"x={store}/one.mar",)
+    assert find_models(tmp_path / "none", named, links) == (store, ("x=one.mar",))
+
+
+def test_archives_of_several_folders_are_linked_into_one(
+    store: Path, links: Path, tmp_path: Path
+) -> None:
+    other = write_mar(tmp_path / "other", "three")
+    for _ in range(2):  # a reload asks again
+        found = find_models(store, ("one", f"x={other}"), links)
+    assert found == (links, ("one.mar", "x=three.mar"))
+    assert (links / "three.mar").resolve() == other.resolve()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (["nope"], "no 'nope.mar' in .*it has one.mar, two.mar"),
+        (["other/nope.mar"], "no archive at other/nope.mar"),
+        (["{store}", "one"], "is a folder; name one folder"),
+        (["{empty}"], "no .mar file in"),
+    ],
+)
+def test_missing_and_ambiguous_archives_are_named(
+    store: Path, links: Path, tmp_path: Path, wanted: list[str], message: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    names = {name: tmp_path / name for name in ("store", "empty")}
+    with pytest.raises(ExpectedError, match=message):
+        find_models(store, [one.format(**names) for one in wanted], links)
+
+
+def test_equal_file_names_of_different_folders_are_two_versions_of_a_model(
+    store: Path, links: Path, tmp_path: Path
+) -> None:
+    others = [write_mar(tmp_path / name, "one", version=name) for name in ("2.0", "3.0")]
+    wanted = ("one", *map(str, others), str(others[0]))
+    for _ in range(2):  # a reload asks again
+        folder, found = find_models(store, wanted, links)
+    assert found == ("one.mar", "one-2.mar", "one-3.mar", "one-2.mar")
+    archives = read_archives(folder, found[:3])
+    assert [archive.model_version for _, archive in archives] == ["1.0", "2.0", "3.0"]
+    with pytest.raises(ExpectedError, match="two archives hold one 2.0"):
+        read_archives(folder, found)

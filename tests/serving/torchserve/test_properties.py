@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from offpath.errors import ExpectedError
+from offpath.serving.server.server_settings import CONF_DIR, Ports, ServerSettings, parse_properties
+from offpath.serving.torchserve.launch import make_environment
+from offpath.serving.torchserve.properties import build_properties, format_properties
+
+PORTS = Ports(1, 2, 3)
+SETTINGS = ServerSettings(Path("store"), ("a.mar", "b=c.mar"))
+
+
+def test_our_config_listens_on_loopback_with_a_closed_store() -> None:
+    properties = build_properties(SETTINGS, PORTS)
+    assert properties["inference_address"] == "http://127.0.0.1:1"
+    assert properties["grpc_management_address"] == "127.0.0.1"
+    assert properties["load_models"] == "a.mar,b=c.mar"
+    assert properties["enable_model_api"] == "false"
+    assert "http" not in properties["allowed_urls"]
+
+
+def test_management_is_a_socket_unless_a_port_is_asked_for() -> None:
+    properties = build_properties(SETTINGS, PORTS, Path("/run/own"))
+    assert properties["management_address"] == "unix:/run/own/management.sock"
+
+
+def test_metrics_config_is_made_absolute() -> None:
+    properties = build_properties(SETTINGS, PORTS)
+    assert properties["metrics_config"] == str(CONF_DIR / "metrics.yaml")
+
+
+def test_metrics_config_is_looked_for_beside_the_file_first(tmp_path: Path) -> None:
+    (tmp_path / "metrics.yaml").touch()
+    config = tmp_path / "my.properties"
+    config.write_text("metrics_config=metrics.yaml\n")
+    properties = build_properties(replace(SETTINGS, config=config), PORTS)
+    assert properties["metrics_config"] == str(tmp_path / "metrics.yaml")
+
+
+def test_metrics_config_that_is_nowhere_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "my.properties"
+    config.write_text("metrics_config=nowhere.yaml\n")
+    with pytest.raises(ExpectedError, match="nowhere.yaml"):
+        build_properties(replace(SETTINGS, config=config), PORTS)
+
+
+def test_overrides_win_over_options_and_file() -> None:
+    overrides = {"job_queue_size": "7", "metrics_address": "http://127.0.0.1:9"}
+    properties = build_properties(replace(SETTINGS, overrides=overrides), PORTS)
+    assert properties["job_queue_size"] == "7"
+    assert properties["metrics_address"] == "http://127.0.0.1:9"
+
+
+def test_stock_has_none_of_our_settings() -> None:
+    properties = build_properties(replace(SETTINGS, stock=True), PORTS)
+    assert not {"vmargs", "metrics_config", "job_queue_size"} & set(properties)
+
+
+def test_other_host_leaves_management_on_loopback() -> None:
+    settings = replace(SETTINGS, host="10.0.0.1", management_port=2)
+    properties = build_properties(settings, PORTS)
+    assert properties["inference_address"] == "http://10.0.0.1:1"
+    assert properties["management_address"] == "http://127.0.0.1:2"
+    assert properties["grpc_inference_address"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("own", "stock", "policy"),
+    [
+        pytest.param(None, False, "passive", id="ours-waits"),
+        pytest.param("active", False, "active", id="the-users-own-wins"),
+        pytest.param(None, True, None, id="stock-is-unchanged"),
+    ],
+)
+def test_openmp_threads_wait_without_spinning(
+    monkeypatch: pytest.MonkeyPatch, own: str | None, stock: bool, policy: str | None
+) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if own:
+        monkeypatch.setenv("OMP_WAIT_POLICY", own)
+    settings = replace(SETTINGS, stock=stock)
+    environment = make_environment(settings, Path("tmp"), Path("log"))
+    assert environment.get("OMP_WAIT_POLICY") == policy
+
+
+def test_formatted_properties_read_back_with_plain_values() -> None:
+    properties = {"b": "1", "a": "http://[::1]:0"}
+    assert format_properties(properties) == "a=http://[::1]:0\nb=1\n"
+    assert parse_properties(format_properties(properties)) == properties
