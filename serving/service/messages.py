@@ -1,12 +1,18 @@
-"""Requests to the handler and replies from it: plain values."""
+"""Requests and replies, which are plain values, and the requests that a model has no part in."""
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from offpath.handler.error_kinds import NO_METHOD, NO_PATH, RETRY_AFTER_S, TOO_LARGE, ErrorKind
+
+JSON_TYPE = "application/json"
+METHODS = frozenset(("POST", "PUT"))
+PING = "/ping"
 ID_FORM = re.compile("[A-Za-z0-9-]{1,64}")
 
 
@@ -36,6 +42,9 @@ class Reply:
     body: bytes
 
 
+HEALTHY = Reply(200, {"content-type": JSON_TYPE}, b'{"status": "Healthy"}\n')
+
+
 def make_event_id(given: str) -> str:
     """Makes a unique event id that begins with the client's id, if that has a plain form.
 
@@ -43,3 +52,56 @@ def make_event_id(given: str) -> str:
     """
     unique = uuid.uuid4()
     return f"{given}.{unique.hex[:12]}" if ID_FORM.fullmatch(given) else str(unique)
+
+
+class Refused(Exception):
+    """A request that gets an error of this kind, in the form of the handler's own errors."""
+
+    def __init__(self, kind: ErrorKind) -> None:
+        super().__init__(kind.text)
+        self.kind = kind
+
+    @property
+    def reply(self) -> Reply:
+        kind = self.kind
+        headers = {"content-type": JSON_TYPE}
+        if kind.is_passing:
+            headers["Retry-After"] = str(RETRY_AFTER_S)
+        fields = {"code": kind.status, "type": kind.type, "message": kind.text}
+        return Reply(kind.status, headers, json.dumps(fields).encode())
+
+
+class ModelPaths:
+    """The paths that lead to one version of a model; `version` is None if paths name none."""
+
+    def __init__(self, name: str, version: str | None, max_body_bytes: int) -> None:
+        ends = [name] if version is None else [name, f"{name}/{version}"]
+        # True where an explanation is asked for.
+        self._explains = {
+            f"/{word}/{end}": word == "explanations"
+            for word in ("predictions", "explanations")
+            for end in ends
+        }
+        # As TorchServe answers it for its only model. A front door opens it only when told to.
+        self._explains["/invocations"] = False
+        self.max_body_bytes = max_body_bytes
+        self.too_large = TOO_LARGE._replace(
+            text=TOO_LARGE.text.format(max_body_bytes=max_body_bytes)
+        )
+
+    def asks_for_explanation(self, method: str, path: str, length: str | None) -> bool:
+        """Tells whether a request asks for an explanation instead of a prediction.
+
+        `path` has no escapes. `length` is the content-length header.
+
+        Raises:
+            Refused: the request is for none of these paths, or its body is too large.
+        """
+        explains = self._explains.get(path)
+        if explains is None:
+            raise Refused(NO_PATH)
+        if method not in METHODS:
+            raise Refused(NO_METHOD)
+        if length is not None and int(length) > self.max_body_bytes:
+            raise Refused(self.too_large)
+        return explains
