@@ -116,6 +116,9 @@ class BatchRunner:
         The capacity becomes a power of two, so that graphs are captured again a few times at most.
         """
         self._decoded_on_device.clear()
+        if self.device.index:
+            # A thread begins with device 0, and the model may have been loaded by another thread.
+            torch.cuda.set_device(self.device)
         if batch > self.max_batch:
             self._allocate(1 << (batch - 1).bit_length())
             if self._has_graphs:

@@ -13,6 +13,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as LateError
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +97,9 @@ class ModelService:
         self._batches = BatchQueue(
             self._handle, settings.batch_size, settings.max_batch_delay_ms / 1000
         )
+        # Of `answer_batch`; its thread starts with the first batch.
+        self._pool = ThreadPoolExecutor(1, "batch")
+        self._late: Future[list[Reply]] | None = None
         self._has_ended = False
         self.requests = self.answered = 0
         self.took_s = self.waited_s = 0.0
@@ -102,9 +107,10 @@ class ModelService:
     @property
     def health(self) -> str | None:
         """The reason why this process must be replaced; None while its model works."""
-        running_s = self._batches.running_s
-        if running_s > self._settings.response_timeout_s:
-            return f"a batch has been running for {running_s:.0f} s"
+        most_s = self._settings.response_timeout_s
+        is_late = self._late is not None and not self._late.done()
+        if is_late or self._batches.running_s > most_s:
+            return f"a batch has been running for more than {most_s} s"
         return self._handler.diagnosis
 
     async def answer(
@@ -205,11 +211,17 @@ class ModelService:
         return replies
 
     def answer_batch(self, requests: Sequence[Request]) -> list[Reply]:
-        """Answers a batch that the server has made, in the calling thread."""
+        """Answers a batch that the server has made; refuses it if the model hangs or is broken."""
         began_s = time.monotonic()
+        gone = [Refused(MODEL_GONE).reply for _ in requests]
         if self.health is not None:
-            return [Refused(MODEL_GONE).reply for _ in requests]
-        replies = self._handler.handle(requests)
+            return gone
+        batch = self._pool.submit(self._handler.handle, requests)
+        try:
+            replies = batch.result(self._settings.response_timeout_s)
+        except LateError:
+            self._late = batch
+            return gone
         took_s = time.monotonic() - began_s
         for status, number in Counter(reply.status for reply in replies).items():
             self._handler.count_requests(status, took_s, number)
