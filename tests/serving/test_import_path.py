@@ -1,4 +1,4 @@
-"""Which file a running worker imports: the archive's, not one of the working folder or of ours."""
+"""A running worker imports its archive's modules, and none of the working folder or of ours."""
 
 from __future__ import annotations
 

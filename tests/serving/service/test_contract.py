@@ -41,7 +41,7 @@ from offpath.serving.server.server_settings import ServerSettings, read_config
 from offpath.serving.service.model_service import largest_body_bytes
 from offpath.serving.session import make_server
 from offpath.serving.torchserve.server import TorchServe
-from tests.serving.granian.test_granian import build
+from tests.serving.granian.test_granian import BATCH, build
 from tests.support import export_host
 from tests.support.eventually import MOST_S, eventually
 from tests.support.photographs import PHOTOGRAPHS, encode
@@ -346,10 +346,10 @@ def test_a_host_knows_of_a_model_that_hangs(host: Tricky) -> None:
 
 def test_more_requests_than_the_queue_holds_are_refused(healing: Tricky) -> None:
     healing.say("wait")
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(1 + 2 * BATCH) as pool:
         first = pool.submit(healing.post)
         eventually(healing.flag.with_suffix(".waiting").exists)
-        others = [pool.submit(healing.post) for _ in range(3)]
+        others = [pool.submit(healing.post) for _ in range(2 * BATCH)]
         refused = next(as_completed(others)).result()
         healing.say("", ".go")
         assert first.result().status_code == 200
