@@ -117,8 +117,8 @@ class PartRunner:
         for idx, reply in enumerate(replies):
             if reply.status == BUSY:  # no memory or time for this batch
                 replies[idx] = self._handler.handle([requests[idx]])[0]
-        if self._handler.diagnosis is not None:
-            raise ModelBroken(self._handler.diagnosis)
+        if self._handler.health.diagnosis is not None:
+            raise ModelBroken(self._handler.health.diagnosis)
         answered = iter(replies)
         for name, body in batch:
             if type(body) is bytes:

@@ -77,6 +77,8 @@ class ArchivedHandler:
         entry = load_entry(folder / self._context.manifest["model"]["handler"])
         self._handler = entry.Classifier()
         self._handler.initialize(self._context)
+        # `health.diagnosis` is the reason to replace this process; None while its model works.
+        self.health = self._handler.health
         # Counts the time of answered requests, where the server receives them.
         self.count_requests: Callable[..., None] = self._handler.count_requests
 
@@ -103,12 +105,6 @@ class ArchivedHandler:
         batch = [Request(image, "warm-up", headers)] * self._context.system_properties["batch_size"]
         for _ in range(WARM_UP_BATCHES):
             self.handle(batch)
-
-    @property
-    def diagnosis(self) -> str | None:
-        """The reason why this process must be replaced; None while its model works."""
-        diagnosis: str | None = self._handler.health.diagnosis
-        return diagnosis
 
     def close(self) -> None:
         """Writes the last metrics; the prediction log uploads what it can in a few seconds."""

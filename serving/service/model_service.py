@@ -111,7 +111,8 @@ class ModelService:
         is_late = self._late is not None and not self._late.done()
         if is_late or self._batches.running_s > most_s:
             return f"a batch has been running for more than {most_s} s"
-        return self._handler.diagnosis
+        diagnosis: str | None = self._handler.health.diagnosis
+        return diagnosis
 
     async def answer(
         self,
@@ -206,8 +207,8 @@ class ModelService:
             # The handler answers every failure itself; this one is a bug in it.
             logger.exception("the handler failed on a batch")
             raise Refused(MODEL_GONE) from error
-        if self._handler.diagnosis is not None:
-            self._on_sick(self._handler.diagnosis)
+        if self._handler.health.diagnosis is not None:
+            self._on_sick(self._handler.health.diagnosis)
         return replies
 
     def answer_batch(self, requests: Sequence[Request]) -> list[Reply]:
