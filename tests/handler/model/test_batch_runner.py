@@ -52,6 +52,19 @@ def photographs(count: int) -> list[Pixels]:
     return [np.asarray(images[i % len(images)]) for i in range(count)]
 
 
+def test_the_thread_that_runs_batches_uses_the_models_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used: list[torch.device] = []
+    monkeypatch.setattr("torch.cuda.set_device", used.append)
+    runner, _ = make_small()
+    runner.begin(1)
+    assert not used
+    runner.device = torch.device("cuda:1")
+    runner.begin(1)
+    assert used == [torch.device("cuda:1")]
+
+
 def test_image_in_the_batch_is_the_one_that_is_explained() -> None:
     runner = make_runner(CONFIG)
     images = photographs(3)
