@@ -21,12 +21,12 @@ from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.custom_handler import CustomReplies, Result
 from offpath.handler.deadline import Deadlines
 from offpath.handler.error_kinds import RETRY_AFTER_S
-from offpath.handler.errors import DeadlineExceeded, ModelOutOfMemory
+from offpath.handler.errors import DeadlineExceeded, ItemError, ModelOutOfMemory
 from offpath.handler.metrics import DECODED_BY_CPU, MetricsEmitter
 from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.model.engines.choose import Choice, choose_engine
 from offpath.handler.model.engines.engine import FOLDER
-from offpath.handler.model.explanations import Explainer, is_explanation, make_attribute
+from offpath.handler.model.explanations import Explainer, make_attribute
 from offpath.handler.model.outputs import keep_one_output
 from offpath.handler.model.parity import load_parity_set
 from offpath.handler.model.weights import make_with_weights
@@ -44,16 +44,11 @@ from offpath.handler.process.sick_worker import (
 )
 from offpath.handler.process.warmup import warm_up_payloads
 from offpath.handler.process.worker_setup import keep_freed_memory, use_device
-from offpath.handler.request.body_from_front_door import DoorBodies
+from offpath.handler.request.body_from_front_door import DoorBodies, Row
 from offpath.handler.response import JSON_CONTENT_TYPE, Reply, encode_error, encode_json
 from offpath.handler.serving_settings import ServingSettings
-from offpath.handler.stages import (
-    BatchTimings,
-    Stage,
-    StageTimer,
-    format_server_timing,
-)
-from offpath.handler.wire_names import WARM_UP_VARIABLE
+from offpath.handler.stages import Stage, StageTimer, format_server_timing
+from offpath.handler.wire_names import EXPLAIN_HEADER, WARM_UP_VARIABLE
 
 if TYPE_CHECKING:
     from offpath.handler.tracing import Tracer
@@ -86,6 +81,7 @@ class OffpathClassifier(ImageClassifier):
         self._log = open_prediction_log(
             self.config.prediction_log, model=context.model_name, version=self._version
         )
+        self._is_logging = not self.config.prediction_log.is_off
         super().initialize(context)
         self.topk = self.config.top_k
         self._choice = self._choose_engine(context, threads)
@@ -101,15 +97,17 @@ class OffpathClassifier(ImageClassifier):
             context.metrics,
             context.model_name,
             self.config.metrics_interval_s,
-            None if self.config.prediction_log.is_off else self._log.counters,
+            self._log.counters if self._is_logging else None,
         )
         self._metrics.start(len(self._choice.lost))
+        # For servers that know when a request came.
+        self.count_requests = self._metrics.count_requests
         self._tracer = self._make_tracer(context)
         self.health = ModelHealth()
         warn_of_losses(context.metrics)
 
-    def preprocess(self, data: Sequence[Mapping[str, Any]]) -> Batch:
-        """Turns TorchServe's rows into a batch of images; bad rows become items with an error."""
+    def preprocess(self, data: Sequence[Row | ItemError]) -> Batch:
+        """Turns rows into a batch of images; bad ones become items with an error."""
         return self.pipeline.preprocess(data)
 
     def inference(self, data: Batch, *args: Any, **kwargs: Any) -> Batch:
@@ -141,25 +139,26 @@ class OffpathClassifier(ImageClassifier):
         """
         self.context = context
         headers = [context.get_all_request_header(idx) for idx in range(len(data))]
+        rows: Sequence[Row] = data
         if self._door is not None:
-            data = self._read_from_door(data, headers, context, self._door)
+            rows = self._read_from_door(data, headers, context, self._door)
         batch = None
         try:
-            batch = self.preprocess(self._deadlines.refuse_late(data, headers))
+            batch = self.preprocess(self._deadlines.refuse_late(rows, headers))
             # Before explanations, whose failures say nothing about predictions.
             if self.inference(batch).good():
                 self.health.note_success()
             replies = self.postprocess(batch)
-            replies = self._answer_other_requests(batch, data, context, replies)
+            replies = self._answer_other_requests(batch, rows, context, replies)
         except Exception as error:
-            return self._answer_failed(error, batch, data, context)
-        return self._finish(batch, replies, data, context)
+            return self._answer_failed(error, batch, rows, context)
+        return self._finish(batch, replies, rows, context)
 
     def _finish(
         self,
         batch: Batch,
         replies: list[Reply],
-        data: Sequence[Mapping[str, Any]],
+        data: Sequence[Row],
         context: Context,
     ) -> list[bytes]:
         """Sets what TorchServe sends, and records and counts the batch."""
@@ -167,23 +166,25 @@ class OffpathClassifier(ImageClassifier):
         # reply cannot hold the time of its own log entry. The metrics below have all stages.
         timings = batch.timer.read()
         with batch.timer.stage(Stage.POSTPROCESS):
-            bodies = self._send(batch, replies, context, timings)
+            server_timing = format_server_timing(timings) if self.config.server_timing else None
+            bodies = self._send(batch, replies, context, server_timing)
         log, version, key = self.config.prediction_log, self._version, self._warm_up_key
-        if not log.is_off:
+        if self._is_logging:
             with batch.timer.stage(Stage.LOG):
                 records = make_records(batch, context, log, version, timings, key)
                 self._log.append(records)
+        timings = batch.timer.read()
         errors = [item.error.type for item in batch.items if item.error]
-        self._metrics.count_batch(batch.timer.read(), len(data), errors)
-        self._metrics.count(DECODED_BY_CPU, batch.without_memory)
-        total_s = batch.timer.elapsed_s()
+        self._metrics.count_batch(timings, len(data), errors)
+        if batch.without_memory:
+            self._metrics.count(DECODED_BY_CPU, batch.without_memory)
         if not all(isinstance(item.error, DeadlineExceeded) for item in batch.items):
-            self._deadlines.learn(total_s)
+            self._deadlines.learn(timings.total_s)
         if self._door is None and self._connection is not None:
             # Under TorchServe this is the first that we see of a request.
             for item in batch.items:
                 status = item.error.status if item.error else 200
-                self.count_requests(status, total_s)
+                self.count_requests(status, timings.total_s)
         if self._tracer is not None:
             self._tracer.trace(batch, context, key)
         return bodies
@@ -192,7 +193,7 @@ class OffpathClassifier(ImageClassifier):
         self,
         error: Exception,
         batch: Batch | None,
-        data: Sequence[Mapping[str, Any]],
+        data: Sequence[Row],
         context: Context,
     ) -> list[bytes]:
         """Answers a batch on which the model failed, and ends the worker if it cannot recover.
@@ -229,10 +230,6 @@ class OffpathClassifier(ImageClassifier):
     def _connection(self) -> socket.socket | None:
         """TorchServe's connection to this worker; None on other servers."""
         return getattr(self.context, "cl_socket", None)
-
-    def count_requests(self, status: int, seconds: float, number: int = 1) -> None:
-        """Counts the time of answered requests; for servers that know when a request came."""
-        self._metrics.count_requests(status, seconds, number)
 
     def close(self) -> None:
         """Ends the threads; the prediction log ships what it can within a few seconds.
@@ -311,12 +308,9 @@ class OffpathClassifier(ImageClassifier):
         batch: Batch,
         replies: list[Reply],
         context: Context,
-        timings: BatchTimings,
+        server_timing: str | None,
     ) -> list[bytes]:
         """Sets each item's status, phrase and headers, and returns the bodies."""
-        server_timing = None
-        if self.config.server_timing:
-            server_timing = format_server_timing(timings)
         for idx, (item, reply) in enumerate(zip(batch.items, replies)):
             context.set_response_status(reply.status, reply.phrase, idx)
             context.set_response_content_type(idx, JSON_CONTENT_TYPE)
@@ -336,7 +330,7 @@ class OffpathClassifier(ImageClassifier):
         headers: Sequence[Mapping[str, Any]],
         context: Context,
         door: DoorBodies,
-    ) -> list[Mapping[str, Any]]:
+    ) -> list[Row]:
         """Returns rows whose bodies may be files of the front door, and sets the door's ids."""
         # A new dict, because TorchServe matches replies to requests by the old one (ts/service.py).
         context.request_ids = {
@@ -348,7 +342,7 @@ class OffpathClassifier(ImageClassifier):
     def _answer_other_requests(
         self,
         batch: Batch,
-        data: Sequence[Mapping[str, Any]],
+        data: Sequence[Row],
         context: Context,
         replies: list[Reply],
     ) -> list[Reply]:
@@ -363,7 +357,7 @@ class OffpathClassifier(ImageClassifier):
             if headers.get("describe") == "True" and not row:
                 item.error = None  # a missing image is no error in this kind of request
                 reply = encode_json(self.describe_handle())
-            elif is_explanation(headers) and item.error is None:
+            elif headers.get(EXPLAIN_HEADER) == "True" and item.error is None:
                 try:
                     reply = self._explainer.explain_item(item, row)
                 except Exception as error:

@@ -30,13 +30,12 @@ from offpath.handler.response import (
     encode_json,
     encode_prediction,
 )
+from offpath.handler.wire_names import DOOR_HEADERS, EXPLAIN_HEADER
 
 logger = logging.getLogger(__name__)
 # A file in the archive that names the class, for instance `my_handler:Defects`. It lies beside the
 # package's folder `handler`.
 MARK_FILE = "custom_handler.txt"
-# The front door's headers to the worker, which include its key, are hidden from custom handlers.
-DOOR_HEADERS = "x-offpath-"
 MAX_MESSAGE_CHARS = 200
 FAILED = "the custom handler failed on this image; the worker's log says why"
 
@@ -93,7 +92,7 @@ class CustomReplies:
         for idx, item in enumerate(batch.items):
             if item.error is not None:
                 replies.append(encode_error(item.error))
-            elif context.get_request_header(idx, "explain") == "True":
+            elif context.get_request_header(idx, EXPLAIN_HEADER) == "True":
                 # The classifier replaces this reply by the explanation.
                 replies.append(encode_prediction([]))
             else:
@@ -142,6 +141,7 @@ def make_result(predictions: list[tuple[str, float]], context: RequestContext, i
     headers = {
         name.lower(): value
         for name, value in context.get_all_request_header(idx).items()
+        # They include the door's key.
         if not name.lower().startswith(DOOR_HEADERS)
     }
     typed = [Prediction(*one) for one in predictions]

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from offpath.handler.errors import DeadlineExceeded
+from offpath.handler.errors import DeadlineExceeded, ItemError
+from offpath.handler.request.body_from_front_door import Row
 from offpath.handler.wire_names import ARRIVED_HEADER, RECEIVED_HEADER
 
 # True: milliseconds that are left; the second is Envoy's. False: when the request began, from the
@@ -57,13 +58,13 @@ class Deadlines:
 
     def refuse_late(
         self,
-        rows: Sequence[Mapping[str, Any]],
+        rows: Sequence[Row],
         headers: Sequence[Mapping[str, Any]],
-    ) -> list[Mapping[str, Any]]:
-        """Returns the rows of a batch, with an error as the body of those that would be late."""
+    ) -> list[Row | ItemError]:
+        """Returns the rows of a batch, with an error in place of those that would be late."""
         now_s = self._clock()
         refused = [self._judge(one, now_s) for one in headers]
-        return [{"body": error} if error else row for error, row in zip(refused, rows)]
+        return [error or row for error, row in zip(refused, rows)]
 
     def learn(self, took_s: float) -> None:
         took_ms = min(1e3 * took_s, MOST_RAISED * self._expected_ms or math.inf)

@@ -1,6 +1,6 @@
 """Every error that a client can get, whichever part of offpath finds it.
 
-The handler (errors.py), the service around it (serving/service/refusals.py), the front door's
+The handler (errors.py), the service around it (serving/service/messages.py), the front door's
 configuration and its OpenAPI description take status, name and text from this table.
 """
 

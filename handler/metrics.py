@@ -74,7 +74,7 @@ class MetricsEmitter:
         # that a dead worker has left.
         self._log_counters = LogCounters(oldest_unshipped_age_s=-1.0)
         self._sums: dict[MetricKey, float] = defaultdict(float)
-        self._histograms: dict[str, Histograms] = defaultdict(Histograms)
+        self._histograms = make_histograms()
         # A server that does not declare them would log each of their many lines twice.
         self._takes_buckets = declares(cache, STAGE_BUCKETS)
         self._lock = threading.Lock()
@@ -122,7 +122,7 @@ class MetricsEmitter:
 
     def count_requests(self, status: int, seconds: float, number: int = 1) -> None:
         with self._lock:
-            self._histograms[REQUEST_BUCKETS].add(name_class(status), seconds, number)
+            self._histograms[REQUEST_BUCKETS].add(status, seconds, number)
 
     def count(self, name: str, number: int = 1) -> None:
         """Adds to a counter that has no dimension but the model's name."""
@@ -135,9 +135,10 @@ class MetricsEmitter:
             sums, self._sums = self._sums, defaultdict(float)
             if has_buckets and self._takes_buckets:
                 for name, histograms in self._histograms.items():
-                    for label, le, number in histograms.read():
-                        sums[name, (str(label), le)] = number
-                self._histograms.clear()
+                    for key, le, number in histograms.read():
+                        label = name_class(key) if isinstance(key, int) else str(key)
+                        sums[name, (label, le)] += number
+                self._histograms = make_histograms()
         for (name, values), value in sums.items():
             if value > 0:
                 self._emit(name, values, value, MetricTypes.COUNTER)
@@ -170,3 +171,8 @@ class MetricsEmitter:
             metric = self._cache.add_metric_to_cache(name, "count", dimensions, kind)
         # Rounded, because below a nanosecond Python would write a long exponent.
         metric.add_or_update(round(value, 9), [self._model_name, *values])
+
+
+def make_histograms() -> dict[str, Histograms]:
+    """Makes those of the stages, by their names, and those of requests, by their statuses."""
+    return {STAGE_BUCKETS: Histograms(), REQUEST_BUCKETS: Histograms()}

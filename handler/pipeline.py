@@ -22,6 +22,7 @@ from offpath.handler.image.formats import Payload
 from offpath.handler.image.nvjpeg import DecodeTogether, DeviceDecoder, find_nvjpeg
 from offpath.handler.input_maker import InputMaker, silence_decoders
 from offpath.handler.model.batch_runner import BatchRunner
+from offpath.handler.request.body_from_front_door import Row
 from offpath.handler.request.payload import read_payload
 from offpath.handler.response import Reply, encode_error, encode_prediction
 from offpath.handler.stages import Stage, StageTimer
@@ -113,11 +114,11 @@ class Pipeline:
         is_missing = self.config.decode == "nvjpeg" and self._device_decoder is None
         return "scaled" if is_missing else self.config.decode
 
-    def classify(self, rows: Sequence[Mapping[str, Any]]) -> list[Reply]:
+    def classify(self, rows: Sequence[Row | ItemError]) -> list[Reply]:
         """Runs all stages in turn, as `handle` does, without TorchServe."""
         return self.postprocess(self.inference(self.preprocess(rows)))
 
-    def preprocess(self, rows: Sequence[Mapping[str, Any]]) -> Batch:
+    def preprocess(self, rows: Sequence[Row | ItemError]) -> Batch:
         """Decodes rows into the batch buffer; a bad row becomes an item with an error."""
         batch = Batch([Item() for _ in rows], StageTimer())
         self._end_s = time.perf_counter() + self._batch_s
@@ -174,10 +175,9 @@ class Pipeline:
         for payload in payloads:
             self.classify([{"body": payload}])
 
-    def _read(self, row: Mapping[str, Any], item: Item) -> None:
-        body = row.get("body")
-        if isinstance(body, ItemError):  # refused before it was read
-            item.error = body
+    def _read(self, row: Row | ItemError, item: Item) -> None:
+        if isinstance(row, ItemError):  # refused before it was read
+            item.error = row
             return
         try:
             item.payload = read_payload(row, self.config.max_payload_bytes)
@@ -258,7 +258,7 @@ class Pipeline:
                 "the other images of the batch took too long; send the request again"
             )
         pixels, decoded = self._input_maker.make(payload)
-        self.runner.put(index, pixels)
+        self.runner.pixels[index] = pixels
         return decoded
 
 

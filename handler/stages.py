@@ -61,16 +61,16 @@ class StageTimer:
 
 
 class BatchTimings:
-    """Seconds of a batch, per stage and in total."""
+    """Seconds of a batch, per stage and in total.
+
+    Attributes:
+        other_s: seconds outside all stages. With them, the stages add up to the total.
+    """
 
     def __init__(self, seconds: Mapping[Stage, float], total_s: float) -> None:
         self.seconds = seconds
         self.total_s = total_s
-
-    @property
-    def other_s(self) -> float:
-        """Seconds outside all stages. With them, the stages add up to the total."""
-        return self.total_s - sum(self.seconds.values())
+        self.other_s = total_s - sum(seconds.values())
 
 
 def format_server_timing(timings: BatchTimings) -> str:

@@ -8,12 +8,16 @@ from __future__ import annotations
 # Variables by which the door tells the workers its folder and its key.
 FOLDER_VARIABLE = "OFFPATH_FRONT_FOLDER"
 KEY_VARIABLE = "OFFPATH_FRONT_KEY"
+# All names of the door's headers begin so.
+DOOR_HEADERS = "x-offpath-"
 # Headers that the door sets on every request. In lower case, as Granian gives all names: the
 # handler's dictionary of headers is case-sensitive.
 KEY_HEADER = "x-offpath-key"
 BODY_HEADER = "x-offpath-body"
 TYPE_HEADER = "x-offpath-type"
 ID_HEADER = "x-offpath-id"
+# The key by which a door before several hosts is known to their doors (`--front-keys`).
+FRONT_HEADER = "x-offpath-front"
 # When the whole request had arrived, in seconds since 1970: at the door, or at a server of ours.
 ARRIVED_HEADER = "x-offpath-arrived"
 RECEIVED_HEADER = "x-offpath-received"

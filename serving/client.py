@@ -22,6 +22,7 @@ import numpy as np
 from offpath.handler.image.decode import SCALE_MARGIN, DecodeOptions, decode_image
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.image.transform import transform_image
+from offpath.handler.wire_names import REQUEST_ID_HEADER
 
 INVOCATIONS = "/invocations"
 NPY_CONTENT_TYPE = "application/x-npy"
@@ -306,7 +307,7 @@ def parse_reply(reply: httpx.Response, latency_ms: float, tries: int) -> Predict
         error_type=error_type,
         latency_ms=latency_ms,
         server_timing=parse_server_timing(reply.headers.get("server-timing", "")),
-        request_id=reply.headers.get("x-request-id"),
+        request_id=reply.headers.get(REQUEST_ID_HEADER),
         body=reply.content,
         tries=tries,
     )

@@ -74,7 +74,7 @@ MUTATIONS = (
     Mutation(
         "worker-left-behind",
         "serving/process/guard.py",
-        "    end_session(int(session_id), STOP_TIMEOUT_S)",
+        "    end_family(int(leader_pid), STOP_TIMEOUT_S)",
         "    return",
         ("tests/serving/process/test_guard.py",),
     ),

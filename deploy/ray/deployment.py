@@ -16,8 +16,9 @@ from ray.serve.metrics import Counter, Gauge
 from starlette.requests import Request
 from starlette.responses import Response
 
+from offpath.handler.wire_names import REQUEST_ID_HEADER
+
 FOLDER = Path(__file__).parent
-REQUEST_ID_HEADER = "x-request-id"
 
 
 @serve.deployment

@@ -19,8 +19,8 @@ import triton_python_backend_utils as pb_utils
 FOLDER = Path(__file__).parent
 # The repository's copy of our service, before an offpath that is installed.
 sys.path.insert(0, str(FOLDER / "service"))
+from offpath.serving.service.messages import Reply, Request, make_event_id  # noqa: E402
 from offpath.serving.service.model_service import load_service  # noqa: E402
-from offpath.serving.service.refusals import Reply, Request, make_event_id  # noqa: E402
 
 UNAVAILABLE = (503, 504)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,10 @@ class DecodeOptions:
         size = least[0] if height == width else least
         return cls(min_size=size, by_longer=by_longer, **others)
 
+    @cached_property
+    def least_sides(self) -> tuple[int, int]:
+        return both_sides(self.min_size)
+
 
 @dataclass(frozen=True)
 class DecodedImage:
@@ -124,18 +129,15 @@ def decode_image(payload: Payload, options: DecodeOptions) -> DecodedImage:
     """
     begin_s = time.thread_time()
     if payload[:3] == JPEG_MAGIC:
-        frame = check_jpeg_cost(payload)
-        # libjpeg-turbo does not scale a lossless JPEG: it would write past simplejpeg's buffer.
-        if frame is not None and frame.is_common:
-            decoded = _decode_jpeg(payload, options)
-            if decoded is not None:
-                return decoded
+        decoded = _decode_jpeg(payload, options)
+        if decoded is not None:
+            return decoded
     return _decode_with_pillow(payload, options, time.thread_time() - begin_s)
 
 
 def choose_scale(height: int, width: int, options: DecodeOptions) -> int:
     """Returns the largest denominator (8, 4, 2, 1) that leaves `min_size` pixels."""
-    rows, columns = both_sides(options.min_size)
+    rows, columns = options.least_sides
     if rows <= 0:
         return 1
     are_enough = any if options.by_longer else all
@@ -148,6 +150,10 @@ def choose_scale(height: int, width: int, options: DecodeOptions) -> int:
 
 def _decode_jpeg(payload: Payload, options: DecodeOptions) -> DecodedImage | None:
     """Decodes a JPEG by libjpeg-turbo; returns None if Pillow has to try (CMYK, damage)."""
+    frame = check_jpeg_cost(payload)
+    # libjpeg-turbo does not scale a lossless JPEG: it would write past simplejpeg's buffer.
+    if frame is None or not frame.is_common:
+        return None
     try:
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(payload)
     except ValueError:

@@ -20,7 +20,6 @@ import torch
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
-from offpath.handler.image.decode import Pixels
 from offpath.handler.model.engines.engine import Engine
 from offpath.handler.model.outputs import activate
 from offpath.handler.model.parity import ParitySet
@@ -70,7 +69,13 @@ class BatchRunner:
         config: gives `image_size`, `activation`, `cuda_graphs` and `top_k`, which is cut to the
             model's number of classes; with a `threshold` all classes are returned.
         parity: has the photographs on which graphs are compared with the engine; None takes noise.
+
+    Attributes:
+        pixels: the batch buffer, uint8 [max_batch, height, width, channels], for images that the
+            CPU decodes. Another one after `begin`.
     """
+
+    pixels: npt.NDArray[np.uint8]
 
     def __init__(
         self,
@@ -111,6 +116,9 @@ class BatchRunner:
         The capacity becomes a power of two, so that graphs are captured again a few times at most.
         """
         self._decoded_on_device.clear()
+        if self.device.index:
+            # A thread begins with device 0, and the model may have been loaded by another thread.
+            torch.cuda.set_device(self.device)
         if batch > self.max_batch:
             self._allocate(1 << (batch - 1).bit_length())
             if self._has_graphs:
@@ -124,14 +132,10 @@ class BatchRunner:
             dtype=torch.uint8,
             pin_memory=self._is_cuda,
         )
-        self._host_array: npt.NDArray[np.uint8] = self._host.numpy()
+        self.pixels = self._host.numpy()
         self._images = (
             torch.zeros_like(self._host, device=self.device) if self._is_cuda else self._host
         )
-
-    def put(self, index: int, pixels: Pixels) -> None:
-        """Puts one image, uint8 [height, width, channels], into the batch buffer."""
-        self._host_array[index] = pixels
 
     def put_from_device(self, index: int, pixels: torch.Tensor) -> None:
         """Puts one image that is already on the device, uint8 [height, width, channels]."""

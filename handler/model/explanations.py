@@ -8,7 +8,7 @@ whether they are made, and not the path.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,9 +25,8 @@ from offpath.handler.errors import (
 from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.model.normalise import Normaliser
 from offpath.handler.pipeline import Item
-from offpath.handler.request.body_from_front_door import read_fields
+from offpath.handler.request.body_from_front_door import Row, read_fields
 from offpath.handler.response import Reply, encode_error, encode_json
-from offpath.handler.wire_names import EXPLAIN_HEADER
 
 # After an explanation, the next one waits for this many times its duration, so that predictions
 # keep more than 60 % of a worker. At most one explanation is made per batch.
@@ -35,11 +34,6 @@ PAUSE_FACTOR = 3.0
 
 # Maps (place in the batch, class) to attributions as nested lists.
 Attribute = Callable[[int, int], list[Any]]
-
-
-def is_explanation(headers: Mapping[str, Any]) -> bool:
-    """Returns True if the headers ask for an explanation (set by TorchServe or by the client)."""
-    return headers.get(EXPLAIN_HEADER) == "True"
 
 
 class Explainer:
@@ -63,7 +57,7 @@ class Explainer:
         self._clock = clock
         self._next_s = clock()
 
-    def explain_item(self, item: Item, row: Mapping[str, Any]) -> Reply:
+    def explain_item(self, item: Item, row: Row) -> Reply:
         """Explains the image of an item; an error is stored in the item."""
         if item.index is None:
             raise RuntimeError("an item without an image cannot be explained")
@@ -73,7 +67,7 @@ class Explainer:
             item.error = without_frames(error)
             return encode_error(error)
 
-    def explain(self, index: int, row: Mapping[str, Any]) -> Reply:
+    def explain(self, index: int, row: Row) -> Reply:
         """Explains one image of the batch.
 
         Raises:

@@ -102,12 +102,12 @@ class DoorBodies:
         folder, key = os.environ.get(FOLDER_VARIABLE), os.environ.get(KEY_VARIABLE)
         return cls(folder, key) if folder and key else None
 
-    def wrap_row(self, row: Mapping[str, Any], headers: Mapping[str, Any]) -> Mapping[str, Any]:
+    def wrap_row(self, row: Mapping[str, Any], headers: Mapping[str, Any]) -> Row:
         """Wraps a row that the door has sent; other rows are returned unchanged."""
         if not self.has_sent(headers):
             return row
         path, content_type = headers.get(BODY_HEADER), headers.get(TYPE_HEADER)
-        return {"body": UnparsedRequest(self, row, path or None, str(content_type or ""))}
+        return UnparsedRequest(self, row, path or None, str(content_type or ""))
 
     def has_sent(self, headers: Mapping[str, Any]) -> bool:
         """Returns True if a request has this run's key."""
@@ -153,14 +153,17 @@ class DoorBodies:
             raise BodyUnreadable("the body's file cannot be mapped") from error
 
 
-def read_fields(row: Mapping[str, Any]) -> Mapping[str, Any]:
+# A request as the server has parsed it, by its parameters, or as nobody has.
+Row = Mapping[str, Any] | UnparsedRequest
+
+
+def read_fields(row: Row) -> Mapping[str, Any]:
     """Returns the parameters of a row; parses its body if nobody has done so yet.
 
     Raises:
         ItemError: the body cannot be read or parsed.
     """
-    body = row.get("body")
-    return body.fields() if isinstance(body, UnparsedRequest) else row
+    return row.fields() if isinstance(row, UnparsedRequest) else row
 
 
 def parse_body(body: Body, content_type: str) -> dict[str, Any]:

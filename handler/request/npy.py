@@ -16,6 +16,7 @@ from offpath.handler.errors import BadTensor
 from offpath.handler.image.decode import Pixels
 from offpath.handler.image.formats import Payload
 
+# How a NumPy array file begins, the thin client's format.
 NPY_MAGIC = b"\x93NUMPY"
 # Version 3 is for field names that are not ASCII, which a plain array does not have.
 NPY_HEADER_READERS = {
@@ -24,11 +25,6 @@ NPY_HEADER_READERS = {
 }
 # NumPy's own bound is 10,000 bytes of text.
 MAX_NPY_HEADER_BYTES = 16_384
-
-
-def is_npy(payload: Payload) -> bool:
-    """Returns True for a NumPy array file, the thin client's format."""
-    return bytes(payload[:6]) == NPY_MAGIC
 
 
 def read_npy(payload: Payload, expected: tuple[int, int, int]) -> Pixels:

@@ -1,7 +1,7 @@
 """Takes the image's bytes out of a request's row, without copying TorchServe's data.
 
 A row is TorchServe's dict of parameters: `data` for a form field, `body` for a raw body. Behind the
-front door `body` may stand for a file (body_from_front_door.py).
+front door it is a request whose body may be a file (body_from_front_door.py).
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from offpath.handler.errors import BadEnvelope, EmptyPayload, PayloadTooLarge, UnsupportedFormat
 from offpath.handler.image.formats import MAGICS, Payload
-from offpath.handler.request.body_from_front_door import read_fields
+from offpath.handler.request.body_from_front_door import Row, read_fields
+from offpath.handler.request.npy import NPY_MAGIC
 
 # Keys under which a JSON body may carry the base64 text.
 JSON_KEYS = ("data", "body", "b64")
 # First bytes of payloads that are used as they are; anything else may be a text envelope.
-BINARY_MAGICS = (*MAGICS, b"\x93NUMPY")
+BINARY_MAGICS = (*MAGICS, NPY_MAGIC)
 # An envelope holds one text. A body of `{},{},...` would become 11 million objects of 800 MB.
 MAX_JSON_VALUES = 1000
 JSON_STRUCTURE = (b",", b"{", b"[")
 WHITE_SPACE = b" \t\n\r\v\f"
 
 
-def read_payload(row: Mapping[str, Any], max_bytes: int) -> Payload:
+def read_payload(row: Row, max_bytes: int) -> Payload:
     """Takes the image's bytes out of a row.
 
     Accepts raw bytes, base64 text (like TorchServe's handler), and JSON that is a base64 string or

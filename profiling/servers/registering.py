@@ -29,7 +29,7 @@ from offpath.profiling.servers.archives import NAME, build_offpath, host_preset
 from offpath.profiling.servers.torchserve import RunningTorchServe
 from offpath.serving.server.management import ManagementClient
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.session import make_server
 
 # Names of the unchanged archive in the store, and of the copy with a setting.
 BASE, COPY = "base.mar", "setting.mar"
@@ -121,7 +121,7 @@ class RegisteringServer:
 
     def __init__(self, archive: MarFile) -> None:
         self._archive, self._store = archive, archive.path.parent
-        self._server = TorchServe(
+        self._server = make_server(
             ServerSettings(
                 model_store=self._store,
                 models=(f"{NAME}={archive.path.name}",),

@@ -26,8 +26,8 @@ from offpath.profiling.core.workplace import child_environment
 from offpath.serving.process.guard import STOP_TIMEOUT_S as KILL_TIMEOUT_S
 from offpath.serving.process.guard import Guard, await_end
 from offpath.serving.process.processes import (
-    end_session,
-    find_session_members,
+    end_family,
+    find_family,
     is_running,
 )
 
@@ -162,12 +162,12 @@ def server_environment(env: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **env}
 
 
-def find_members(mark: str, session_id: int) -> list[psutil.Process]:
+def find_members(mark: str, leader_pid: int) -> list[psutil.Process]:
     """Returns the running processes of a session, those with the mark, and those below them.
 
     A process below may have overwritten its environment by renaming itself, as Ray's do.
     """
-    found = {process.pid: process for process in find_session_members(session_id)}
+    found = {process.pid: process for process in find_family(leader_pid)}
     for process in psutil.process_iter():
         # It may have ended, or be another user's.
         with suppress(psutil.Error):
@@ -185,15 +185,15 @@ def command_line(process: psutil.Process) -> str:
         return ""
 
 
-def end_members(mark: str, session_id: int, timeout_s: float) -> None:
+def end_members(mark: str, leader_pid: int, timeout_s: float) -> None:
     """Asks the session's leader to end within a time, then kills what is left of the server."""
     # Listed first: a process that hides its environment cannot be found once its leader is gone.
-    members = find_members(mark, session_id)
-    end_session(session_id, timeout_s)
+    members = find_members(mark, leader_pid)
+    end_family(leader_pid, timeout_s)
     # Twice: a worker may have been born while the first list was made.
     for _ in range(2):
         members = [p for p in members if is_running(p)]
-        left = members + find_members(mark, session_id)
+        left = members + find_members(mark, leader_pid)
         for process in left:
             with suppress(psutil.NoSuchProcess):
                 process.kill()

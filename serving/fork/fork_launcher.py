@@ -40,11 +40,11 @@ def main(path: str, argv: list[str]) -> int:
 def run_forked(path: str, argv: list[str]) -> int | None:
     """Has a worker forked and returns its exit status; None if none was forked."""
     try:
-        with connect(path) as server:
-            ForkRequest(argv, dict(os.environ), os.getcwd()).send(server)
-            if receive_number(server) is None:
+        with connect(path) as connection:
+            ForkRequest(argv, dict(os.environ), os.getcwd()).send(connection)
+            if receive_number(connection) is None:
                 return None
-            status = receive_number(server)
+            status = receive_number(connection)
     except OSError as error:
         print(
             f"the fork server cannot be reached ({error!r}); starting a plain worker",
@@ -55,9 +55,9 @@ def run_forked(path: str, argv: list[str]) -> int | None:
     return 1 if status is None else status
 
 
-def receive_number(server: socket.socket) -> int | None:
+def receive_number(connection: socket.socket) -> int | None:
     """Receives the worker's process id or exit status; None if the fork server has ended."""
-    message = server.recv(LENGTH.size)
+    message = connection.recv(LENGTH.size)
     return LENGTH.unpack(message)[0] if len(message) == LENGTH.size else None
 
 
@@ -65,30 +65,30 @@ def connect(path: str) -> socket.socket:
     """Connects to the fork server, and starts it if there is none."""
     with open(f"{path}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        server = try_connect(path)
-        if server is None:
-            process = start_server(path)
+        connection = try_connect(path)
+        if connection is None:
+            process = start_fork_server(path)
             deadline = time.monotonic() + START_TIMEOUT_S
-            while server is None:
+            while connection is None:
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise ConnectionError(f"the fork server did not start; read {path}.log")
                 time.sleep(POLL_S)
-                server = try_connect(path)
-    return server
+                connection = try_connect(path)
+    return connection
 
 
 def try_connect(path: str) -> socket.socket | None:
     """Connects to the fork server; None if nothing listens."""
-    server = socket.socket(socket.AF_UNIX)
+    connection = socket.socket(socket.AF_UNIX)
     try:
-        server.connect(path)
+        connection.connect(path)
     except (FileNotFoundError, ConnectionRefusedError):
-        server.close()
+        connection.close()
         return None
-    return server
+    return connection
 
 
-def start_server(path: str) -> subprocess.Popen[bytes]:
+def start_fork_server(path: str) -> subprocess.Popen[bytes]:
     """Starts the fork server, without the streams on whose end TorchServe waits."""
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fork_server.py")
     with open(f"{path}.log", "ab") as log:

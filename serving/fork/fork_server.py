@@ -127,12 +127,12 @@ def main(path: str, owner: int) -> None:
         os.unlink(path)
     listener = socket.socket(socket.AF_UNIX)
     # Before a launcher can connect, because a sandbox may forbid pidfds.
-    server = ForkServer(listener, owner)
+    fork_server = ForkServer(listener, owner)
     listener.bind(path)
     listener.listen(BACKLOG)
     import_shared()
     share_memory()
-    forked = server.run()
+    forked = fork_server.run()
     if forked is not None:
         run_worker(*forked, base_path)
 

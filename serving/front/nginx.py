@@ -15,7 +15,7 @@ from pathlib import Path
 
 from offpath.errors import ExpectedError, MissingPackage
 from offpath.serving.process.guard import Guard
-from offpath.serving.process.processes import end_session, find_session_members
+from offpath.serving.process.processes import end_family, find_family
 
 # A graceful end spares kept connections on which a request is just arriving only from this version
 # on (keepalive_min_timeout).
@@ -93,7 +93,7 @@ def _find_system() -> list[Path]:
 
 
 class Nginx:
-    """An nginx process and its workers, in a session of their own.
+    """An nginx process and its workers.
 
     Args:
         binary: the program.
@@ -124,7 +124,7 @@ class Nginx:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Ctrl-C reaches only this process, which then ends the whole session.
+                # Ctrl-C reaches only this process, which then ends all of nginx.
                 start_new_session=True,
                 umask=UMASK,
             )
@@ -141,7 +141,7 @@ class Nginx:
 
     def worker_pids(self) -> list[int]:
         """Returns the process ids of the workers, including old ones that are ending."""
-        members = find_session_members(self.pid)
+        members = find_family(self.pid)
         return [member.pid for member in members if member.pid != self.pid]
 
     def reload(self) -> None:
@@ -164,7 +164,7 @@ class Nginx:
     def stop(self) -> None:
         """Ends nginx at once, and workers that a killed master left. Safe to call twice."""
         if self._process is not None:
-            end_session(self._process.pid, STOP_TIMEOUT_S)
+            end_family(self._process.pid, STOP_TIMEOUT_S)
             self._process.wait()
         if self._guard is not None:
             self._guard.release()

@@ -19,6 +19,7 @@ from offpath.handler.error_kinds import MODEL_GONE, OF_DOOR, RETRY_AFTER_S, Erro
 from offpath.handler.process.host_limits import count_cores
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
+from offpath.serving.front.openapi import OPENAPI, render_openapi
 from offpath.serving.server.served_model import name_socket
 from offpath.serving.server.server_settings import CONF_DIR
 
@@ -26,7 +27,6 @@ TEMPLATE = CONF_DIR / "nginx.conf"
 CONF = "nginx.conf"
 TOKENS_MAP = "tokens.map"
 MODELS = "models.json"
-OPENAPI = "openapi.json"
 DEMO = "demo"
 ERROR_LOG = "front.log"
 ACCESS_LOG = "front-access.log"
@@ -75,7 +75,8 @@ def write_config(
     _write_new(path, text).replace(path)
     new_tokens.replace(place.run / TOKENS_MAP)
     # Copies, because nginx cannot use every path that a package may be installed at.
-    _copy_once(CONF_DIR / OPENAPI, place.run)
+    if not (place.run / OPENAPI).exists():
+        _write_new(place.run / OPENAPI, render_openapi()).replace(place.run / OPENAPI)
     for page in settings.pages:
         _copy_once(page, place.run / DEMO)
     return path
@@ -100,7 +101,7 @@ def _render(place: DoorPlace, settings: DoorSettings, behind: Behind) -> str:
     environment = Environment(
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
-    environment.filters.update(literal=re.escape, quoted=_quote)
+    environment.filters.update(literal=re.escape, quoted=_quote, variable=_name_variable)
     files = min(2 * CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         settings=settings,
@@ -224,6 +225,11 @@ def _format_error_replies(behind: Behind) -> dict[str, Any]:
 def _format_reply(kind: ErrorKind, text: str) -> str:
     body = json.dumps({"code": kind.status, "type": kind.type, "message": text})
     return f"set $offpath_error {kind.type}; return {kind.status} '{body}';"
+
+
+def _name_variable(header: str) -> str:
+    """Returns the end of the name of nginx's variable for a header."""
+    return header.lower().replace("-", "_")
 
 
 def _check_plain(path: Path) -> str:

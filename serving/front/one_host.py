@@ -169,8 +169,8 @@ class OneHostSession:
         log = self.door.place.log
         for kind in SERVERS:
             shutil.rmtree(log / f"{kind}-{number - KEPT_LOGS}", ignore_errors=True)
-        own = log / f"{settings.server}-{number}"
-        return make_upstream_settings(settings, self.door.place, self.door.behind, own)
+        folder = log / f"{settings.server}-{number}"
+        return make_upstream_settings(settings, self.door.place, self.door.behind, folder)
 
     def _follow_reload(self, hangup: Hangup) -> None:
         """Begins a reload that was asked for, and lets in a server that has become READY."""

@@ -21,26 +21,27 @@ class Balance:
 
     Args:
         means: from `share_numbers`.
-        own: number of this worker's slot.
+        slot: number of this worker's slot.
         peers: numbers of the other slots with the same port.
         clock: weighs the numbers of requests by how long they lasted.
 
     Attributes:
         requests: requests that wait or are being answered.
+        surplus: answers from now on that must end their connection; who sends one counts it down.
     """
 
     def __init__(
         self,
         means: memoryview[float],
-        own: int,
+        slot: int,
         peers: Sequence[int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._means, self._own, self._peers = means, own, peers
+        self._means, self._slot, self._peers = means, slot, peers
         self._clock = clock
         self.requests = 0
-        means[own] = 0.0  # this worker is READY
-        self._surplus = 0
+        means[slot] = 0.0  # this worker is READY
+        self.surplus = 0
         self._began_s = self._changed_s = clock()
         # The integral of `requests` over the tick.
         self._area = 0.0
@@ -51,11 +52,6 @@ class Balance:
         self._area += self.requests * (now_s - self._changed_s)
         self._changed_s = now_s
         self.requests += requests
-
-    def take_surplus(self) -> bool:
-        """Returns True if the answer that is being sent must end its connection."""
-        self._surplus -= 1
-        return self._surplus >= 0
 
     async def run(self) -> None:
         while self._peers:
@@ -68,11 +64,11 @@ class Balance:
         # A mean, because the number jumps whenever a batch is answered.
         mean = self._area / max(TICK_S, self._changed_s - self._began_s)
         self._area, self._began_s = 0.0, self._changed_s
-        self._means[self._own] = mean
+        self._means[self._slot] = mean
         least = min(self._means[peer] for peer in self._peers)
         # Half of the difference would make both equal. Clients pause between requests, so two of
         # them here and none there are a difference of less than 2.
-        self._surplus = int(max(0.0, mean - least + 0.5) / 2)
+        self.surplus = int(max(0.0, mean - least + 0.5) / 2)
 
 
 def share_numbers(slots: int) -> memoryview[float]:

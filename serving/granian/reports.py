@@ -166,7 +166,7 @@ class StatusPages:
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
-        self._servers: list[BaseServer] = []
+        self._listeners: list[BaseServer] = []
 
     def open_socket(self, path: Path) -> None:
         """Answers everything on a Unix socket, which only this user can reach."""
@@ -177,14 +177,14 @@ class StatusPages:
         self._start(_TCPServer((host, port), partial(_Answer, self._reports, False)))
 
     def close(self) -> None:
-        for server in self._servers:
-            server.shutdown()
-            server.server_close()
-        self._servers = []
+        for listener in self._listeners:
+            listener.shutdown()
+            listener.server_close()
+        self._listeners = []
 
-    def _start(self, server: BaseServer) -> None:
-        self._servers.append(server)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    def _start(self, listener: BaseServer) -> None:
+        self._listeners.append(listener)
+        threading.Thread(target=listener.serve_forever, daemon=True).start()
 
 
 def find_page(reports: Reports, path: str) -> object:

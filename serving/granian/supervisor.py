@@ -41,7 +41,7 @@ SILENT_S = 10.0
 BACKLOG = 1024
 MOST_MESSAGE_BYTES = 1 << 20
 # Ends a second name of a worker's socket, which always leads to that worker.
-OWN = ".own"
+FIXED = ".fixed"
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Slot:
         quick_ends: times in a row that it ended soon after its start.
     """
 
-    plan: WorkerPlan
+    worker: WorkerPlan
     listener: socket.socket | None = None
     pid: int = 0
     began_s: float = 0.0
@@ -104,8 +104,8 @@ class Supervisor:
                 is_due = not slot.pid and time.monotonic() >= slot.start_s
                 if is_due and not self._is_ending and self._fork(slot):
                     return slot
-            is_own = all(slot.target is slot for slot in self._slots)
-            for key, _ in self._children.selector.select(LOOK_S if is_own else LOOK_SOON_S):
+            is_settled = all(slot.target is slot for slot in self._slots)
+            for key, _ in self._children.selector.select(LOOK_S if is_settled else LOOK_SOON_S):
                 self._note_end(key.data)
         return None
 
@@ -118,7 +118,7 @@ class Supervisor:
         if worker.socket is not None:
             listener = socket.socket(socket.AF_UNIX)
             listener.bind(worker.socket)
-            os.link(worker.socket, worker.socket + OWN)
+            os.link(worker.socket, worker.socket + FIXED)
         else:
             listener = socket.socket()
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -133,7 +133,7 @@ class Supervisor:
         now_s = time.monotonic()
         slept_s, self._looked_s = now_s - self._looked_s, now_s
         for slot in self._slots:
-            number = slot.plan.number
+            number = slot.worker.number
             if slept_s > 2 * LOOK_S:
                 # The whole machine or container may have been stopped, and workers with it.
                 self.deadlines[number] += slept_s
@@ -143,10 +143,10 @@ class Supervisor:
     def _fork(self, slot: Slot) -> bool:
         """Starts a worker; True in the worker."""
         if slot.listener is None and slot.quick_ends < 2:
-            slot.listener = self.open_listener(slot.plan)
+            slot.listener = self.open_listener(slot.worker)
         slot.began_s = time.monotonic()
-        limit_s = slot.plan.model.settings.startup_timeout_s
-        self.deadlines[slot.plan.number] = slot.began_s + limit_s
+        limit_s = slot.worker.model.settings.startup_timeout_s
+        self.deadlines[slot.worker.number] = slot.began_s + limit_s
         slot.pid = self._children.fork(slot)
         if slot.pid == 0:
             for other in self._slots:
@@ -158,20 +158,20 @@ class Supervisor:
         """Points each worker's path to it, or to another of its model while it is replaced."""
         for slot in self._slots:
             target = self._choose(slot)
-            if target is slot.target or slot.plan.socket is None:
+            if target is slot.target or slot.worker.socket is None:
                 continue
             with contextlib.suppress(OSError):  # the next call tries again
-                point_path(slot.plan.socket, None if target is None else target.plan.socket)
+                point_path(slot.worker.socket, None if target is None else target.worker.socket)
                 slot.target = target
 
     def _choose(self, slot: Slot) -> Slot | None:
-        number = slot.plan.number
+        number = slot.worker.number
         if slot.quick_ends == 0 or math.isfinite(self.means[number]):
             return slot
         others = self._slots[number + 1 :] + self._slots[:number]
         for other in others:
-            is_ready = math.isfinite(self.means[other.plan.number])
-            if is_ready and other.plan.model == slot.plan.model:
+            is_ready = math.isfinite(self.means[other.worker.number])
+            if is_ready and other.worker.model == slot.worker.model:
                 return other
         # Requests wait for a worker that ended once. One that ends again and again refuses them.
         return slot if slot.quick_ends == 1 else None
@@ -183,11 +183,11 @@ class Supervisor:
         slot.quick_ends = slot.quick_ends + 1 if ran_s < STABLE_S else 1
         pause_s = PAUSES_S[min(slot.quick_ends, len(PAUSES_S)) - 1]
         slot.pid, slot.start_s = 0, time.monotonic() + pause_s
-        number = slot.plan.number
+        number = slot.worker.number
         self.means[number] = math.inf
         if self._is_ending:
             return
-        if pause_s and slot.listener is not None and slot.plan.socket is None:
+        if pause_s and slot.listener is not None and slot.worker.socket is None:
             # It is not coming back soon: its requests are refused, so that others get them.
             slot.listener.close()
             slot.listener = None
@@ -198,7 +198,7 @@ class Supervisor:
                 how = "because it took too long"
         send(self._reports, number, ended=how)
         log(
-            f"worker {number} of {slot.plan.model.name} ended {how} after {ran_s:.0f} s; "
+            f"worker {number} of {slot.worker.model.name} ended {how} after {ran_s:.0f} s; "
             f"starting another{f' in {pause_s} s' if pause_s else ''}"
         )
 
@@ -216,7 +216,7 @@ def point_path(path: str, socket: str | None) -> None:
         os.unlink(path)
     else:
         new = f"{path}.new"
-        os.link(socket + OWN, new)
+        os.link(socket + FIXED, new)
         os.replace(new, path)
 
 
@@ -252,7 +252,7 @@ def main(reports: socket.socket) -> None:
     supervisor = Supervisor(plan, reports)
     slot = supervisor.run()
     if slot is not None:
-        run_worker(slot.plan, slot.listener, reports, supervisor)
+        run_worker(slot.worker, slot.listener, reports, supervisor)
 
 
 if __name__ == "__main__":

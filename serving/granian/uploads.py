@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from offpath.handler.error_kinds import BUSY, TOO_SLOW, ErrorKind
-from offpath.serving.service.refusals import Refused
+from offpath.serving.service.messages import Refused
 
 # Seconds after which an upload is slow: it ends when its memory is needed.
 SLOW_S = 1.0

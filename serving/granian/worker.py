@@ -24,7 +24,7 @@ import uvloop
 from granian.constants import HTTPModes
 from granian.net import SocketHolder  # type: ignore[attr-defined]
 from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
-from granian.server.embed import Server
+from granian.server.embed import Server as HTTPServer
 
 from offpath.serving.granian.balance import Balance
 from offpath.serving.granian.metric_sums import MetricSums, SummedMetric
@@ -55,7 +55,7 @@ LOG_PAUSE_S = 1.0
 SMALL_BYTES = 1 << 16
 
 
-class InheritedServer(Server):
+class InheritedServer(HTTPServer):
     """Granian on a listener that this process was forked with.
 
     Granian would open its own, and then requests would be refused while a worker is replaced.
@@ -116,7 +116,7 @@ class App:
         self._loop = asyncio.get_running_loop()
         self._statuses, self._reported = [0] * 6, (0.0, 0.0, 0.0)
         self.service = ModelService(handler, settings, balance.add, self._replace_soon)
-        self.server: Server | None = None
+        self.http: HTTPServer | None = None
 
     async def __rsgi__(self, scope: Any, proto: Any) -> None:
         headers = dict(scope.headers.items())
@@ -127,7 +127,8 @@ class App:
             except ProtocolClosed:
                 return  # the client has left in the middle of its body
         out = list(reply.headers.items())
-        if self.balance.take_surplus():
+        if self.balance.surplus > 0:
+            self.balance.surplus -= 1
             out.append(("connection", "close"))
         self._statuses[reply.status // 100] += 1
         proto.response_bytes(reply.status, out, reply.body)
@@ -163,8 +164,8 @@ class App:
         self.is_ending = True
         logger.error("this worker must be replaced: %s", why)
         self.service.end()
-        if self.server is not None:
-            self.server.stop()
+        if self.http is not None:
+            self.http.stop()
         # Granian may still wait for clients that send nothing.
         self._loop.call_later(END_S, self.exit)
 
@@ -247,12 +248,12 @@ async def serve(
 ) -> None:
     """Answers requests until SIGTERM, then those in flight."""
     app = make_app()
-    app.server = InheritedServer(listener, app)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.server.stop)
+    app.http = InheritedServer(listener, app)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.http.stop)
     watch = asyncio.gather(app.look_after(), app.balance.run())
     tell_ready()
     # Granian answers the requests in flight before this returns.
-    await app.server.serve()
+    await app.http.serve()
     if app.is_ending:
         app.exit()
     watch.cancel()

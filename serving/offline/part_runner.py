@@ -29,7 +29,7 @@ from offpath.errors import ExpectedError
 from offpath.handler.prediction_log.log_settings import OFF, URI_VARIABLE, S3Options
 from offpath.serving.process.guard import follow_parent
 from offpath.serving.service.archived_handler import ArchivedHandler
-from offpath.serving.service.refusals import Request
+from offpath.serving.service.messages import Request
 from offpath.serving.storage import READERS, Storage, explain
 
 # Images that one task of a reading thread reads, because a task per image costs 0.1 ms.
@@ -117,8 +117,8 @@ class PartRunner:
         for idx, reply in enumerate(replies):
             if reply.status == BUSY:  # no memory or time for this batch
                 replies[idx] = self._handler.handle([requests[idx]])[0]
-        if self._handler.diagnosis is not None:
-            raise ModelBroken(self._handler.diagnosis)
+        if self._handler.health.diagnosis is not None:
+            raise ModelBroken(self._handler.health.diagnosis)
         answered = iter(replies)
         for name, body in batch:
             if type(body) is bytes:

@@ -1,8 +1,8 @@
-"""Ends a server's session when the process that started it is gone, even after SIGKILL.
+"""Ends a server's processes when the process that started it is gone, even after SIGKILL.
 
 SIGKILL, the kernel's out-of-memory killer and a crash run no `finally`. So a second process, the
 guard, holds the read end of a pipe whose write end only the starting process has. When that process
-ends, the kernel closes the pipe, the guard's read returns, and the guard ends the session.
+ends, the kernel closes the pipe, the guard's read returns, and the guard ends the server.
 prctl(PR_SET_PDEATHSIG) would reach only the leading process, not the workers that stay when it is
 killed, and would need code between fork and exec.
 """
@@ -37,7 +37,7 @@ class Guard:
         return self._process.pid
 
     def release(self) -> None:
-        """Ends the guard after its session has ended. Safe to call twice."""
+        """Ends the guard after its server has ended. Safe to call twice."""
         self._process.kill()
         self._process.communicate()
 
@@ -64,15 +64,15 @@ def follow_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def main(session_id: str, *folders: str) -> None:
-    """Waits for the end of the starting process, then ends the session and removes its folders."""
+def main(leader_pid: str, *folders: str) -> None:
+    """Waits for the end of the starting process, then ends the server and removes its folders."""
     await_end()
     # Imported late, so that a waiting guard takes little memory.
     import shutil
 
-    from offpath.serving.process.processes import end_session
+    from offpath.serving.process.processes import end_family
 
-    end_session(int(session_id), STOP_TIMEOUT_S)
+    end_family(int(leader_pid), STOP_TIMEOUT_S)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 

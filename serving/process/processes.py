@@ -1,7 +1,7 @@
 """Finds and ends all processes of a server.
 
-Java leads its own session, and its workers stay in that session whatever their parent is. So the
-session's members are found even after Java has ended.
+A server's first process, such as Java, leads a group that the kernel calls a session. Its workers
+stay there whatever their parent is, so this family is found even after its leader has ended.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ FORK_SERVER_SCRIPT = "fork_server.py"
 LAUNCHER_SCRIPT = "fork_launcher.py"
 
 
-def find_session_members(session_id: int) -> list[psutil.Process]:
+def find_family(leader_pid: int) -> list[psutil.Process]:
     members = []
     for process in psutil.process_iter():
         try:
-            if os.getsid(process.pid) == session_id and is_running(process):
+            if os.getsid(process.pid) == leader_pid and is_running(process):
                 members.append(process)
         except (ProcessLookupError, PermissionError):
             # Ended in the meantime, or owned by another user.
@@ -37,9 +37,9 @@ def is_running(process: psutil.Process) -> bool:
         return False
 
 
-def find_workers(session_id: int) -> list[int]:
-    """Returns the ids of the Python workers in a server's session, in order of start."""
-    members = find_session_members(session_id)
+def find_workers(leader_pid: int) -> list[int]:
+    """Returns the ids of the Python workers of a server, in order of start."""
+    members = find_family(leader_pid)
     fork_servers = {p.pid for p in members if _runs(p, FORK_SERVER_SCRIPT)}
     workers = []
     for process in members:
@@ -55,12 +55,12 @@ def find_workers(session_id: int) -> list[int]:
     return [pid for _, pid in sorted(workers)]
 
 
-def find_fork_helpers(session_id: int) -> list[int]:
-    """Returns the ids of the fork server and the workers' launchers in a server's session."""
-    workers = find_workers(session_id)
+def find_fork_helpers(leader_pid: int) -> list[int]:
+    """Returns the ids of the fork server and the workers' launchers of a server."""
+    workers = find_workers(leader_pid)
     return [
         process.pid
-        for process in find_session_members(session_id)
+        for process in find_family(leader_pid)
         if process.pid not in workers
         and (_runs(process, FORK_SERVER_SCRIPT) or _runs(process, LAUNCHER_SCRIPT))
     ]
@@ -73,10 +73,10 @@ def _runs(process: psutil.Process, script: str) -> bool:
         return False
 
 
-def end_session(session_id: int, timeout_s: float) -> None:
-    """Asks a session's leader (Java, nginx) to end, waits, and kills the rest of the session."""
-    members = find_session_members(session_id)
-    leader = [process for process in members if process.pid == session_id]
+def end_family(leader_pid: int, timeout_s: float) -> None:
+    """Asks a family's leader (Java, nginx) to end, waits, and kills the rest."""
+    members = find_family(leader_pid)
+    leader = [process for process in members if process.pid == leader_pid]
     for process in leader:
         with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended by itself
             process.terminate()
@@ -84,7 +84,7 @@ def end_session(session_id: int, timeout_s: float) -> None:
     psutil.wait_procs(leader, timeout=timeout_s)
     # Twice, because a worker may have started while the first list was made.
     for _ in range(2):
-        left = find_session_members(session_id)
+        left = find_family(leader_pid)
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()

@@ -18,7 +18,7 @@ from typing import IO, Any, TypeVar
 from offpath.archive.mar_file import MarFile, read_archives
 from offpath.errors import ExpectedError
 from offpath.serving.process.guard import Guard
-from offpath.serving.process.processes import end_session
+from offpath.serving.process.processes import end_family
 from offpath.serving.process.tmp_folders import make_short_tmp_dir, remove_folder
 from offpath.serving.server.management import ManagementClient, ModelStatus
 from offpath.serving.server.served_model import ServedModel
@@ -167,7 +167,7 @@ class Server(ABC):
 
     @property
     def pid(self) -> int:
-        """Process id of the leader of the session of the server and its workers."""
+        """Process id of the first process, which leads the family of the server."""
         return _once_started(self._process).pid
 
     @property
@@ -223,7 +223,7 @@ class Server(ABC):
     def stop(self) -> None:
         """Ends the processes and removes the run folder. Safe to call twice."""
         if self._process is not None:
-            end_session(self._process.pid, STOP_TIMEOUT_S)
+            end_family(self._process.pid, STOP_TIMEOUT_S)
             self._process.wait()
         if self._guard is not None:
             self._guard.release()
@@ -261,7 +261,7 @@ class Server(ABC):
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            # Ctrl-C then reaches only this process, which ends the whole session.
+            # Ctrl-C then reaches only this process, which ends the whole server.
             start_new_session=True,
             **options,
         )

@@ -26,7 +26,7 @@ from ts.metrics.metric_cache_errors import MetricsCacheKeyError
 
 from offpath.handler.serving_settings import ServingSettings
 from offpath.handler.wire_names import RECEIVED_HEADER, WARM_UP_HEADER, WARM_UP_VARIABLE
-from offpath.serving.service.refusals import Reply, Request
+from offpath.serving.service.messages import Reply, Request
 
 MANIFEST = Path("MAR-INF") / "MANIFEST.json"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
@@ -77,6 +77,10 @@ class ArchivedHandler:
         entry = load_entry(folder / self._context.manifest["model"]["handler"])
         self._handler = entry.Classifier()
         self._handler.initialize(self._context)
+        # `health.diagnosis` is the reason to replace this process; None while its model works.
+        self.health = self._handler.health
+        # Counts the time of answered requests, where the server receives them.
+        self.count_requests: Callable[..., None] = self._handler.count_requests
 
     def handle(self, requests: Sequence[Request]) -> list[Reply]:
         """Answers a batch, one reply per request, in order; a bad image gets its own 4xx."""
@@ -101,16 +105,6 @@ class ArchivedHandler:
         batch = [Request(image, "warm-up", headers)] * self._context.system_properties["batch_size"]
         for _ in range(WARM_UP_BATCHES):
             self.handle(batch)
-
-    @property
-    def diagnosis(self) -> str | None:
-        """The reason why this process must be replaced; None while its model works."""
-        diagnosis: str | None = self._handler.health.diagnosis
-        return diagnosis
-
-    def count_requests(self, status: int, seconds: float, number: int = 1) -> None:
-        """Counts the time of answered requests, where the server receives them."""
-        self._handler.count_requests(status, seconds, number)
 
     def close(self) -> None:
         """Writes the last metrics; the prediction log uploads what it can in a few seconds."""
@@ -154,8 +148,8 @@ def add_arrival(request: Request) -> dict[str, str]:
     return headers
 
 
-def make_row(request: Request) -> dict[str, Any]:
-    """Makes the row that TorchServe would have made of a request."""
+def make_row(request: Request) -> Any:
+    """Makes a row for the handler. It parses forms itself, which Java does under TorchServe."""
     body = request.body
     content_type = request.headers.get("content-type", "")
     if not content_type.lower().startswith(FORMS):
@@ -163,7 +157,7 @@ def make_row(request: Request) -> dict[str, Any]:
     # The archive's own copy, which can be imported once its entry was loaded.
     from offpath.handler.request.body_from_front_door import UnparsedRequest
 
-    return {"body": UnparsedRequest(None, {"body": body}, None, content_type)}
+    return UnparsedRequest(None, {"body": body}, None, content_type)
 
 
 def load_entry(path: Path) -> Any:

@@ -5,11 +5,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+import queue
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as LateError
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +22,7 @@ from typing import Any
 from offpath.handler.error_kinds import BUSY, MODEL_GONE
 from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, REQUEST_ID_HEADER
 from offpath.serving.service.archived_handler import ArchivedHandler, MakeMetric
-from offpath.serving.service.batch_queue import BatchQueue
-from offpath.serving.service.refusals import (
+from offpath.serving.service.messages import (
     HEALTHY,
     PING,
     ModelPaths,
@@ -29,6 +33,7 @@ from offpath.serving.service.refusals import (
 )
 
 logger = logging.getLogger(__name__)
+Waiting = tuple[Any, "asyncio.Future[Any]"]
 # Room for the text of a form or of JSON around the image.
 ENVELOPE_BYTES = 65_536
 
@@ -92,6 +97,9 @@ class ModelService:
         self._batches = BatchQueue(
             self._handle, settings.batch_size, settings.max_batch_delay_ms / 1000
         )
+        # Of `answer_batch`; its thread starts with the first batch.
+        self._pool = ThreadPoolExecutor(1, "batch")
+        self._late: Future[list[Reply]] | None = None
         self._has_ended = False
         self.requests = self.answered = 0
         self.took_s = self.waited_s = 0.0
@@ -99,10 +107,12 @@ class ModelService:
     @property
     def health(self) -> str | None:
         """The reason why this process must be replaced; None while its model works."""
-        running_s = self._batches.running_s
-        if running_s > self._settings.response_timeout_s:
-            return f"a batch has been running for {running_s:.0f} s"
-        return self._handler.diagnosis
+        most_s = self._settings.response_timeout_s
+        is_late = self._late is not None and not self._late.done()
+        if is_late or self._batches.running_s > most_s:
+            return f"a batch has been running for more than {most_s} s"
+        diagnosis: str | None = self._handler.health.diagnosis
+        return diagnosis
 
     async def answer(
         self,
@@ -197,16 +207,22 @@ class ModelService:
             # The handler answers every failure itself; this one is a bug in it.
             logger.exception("the handler failed on a batch")
             raise Refused(MODEL_GONE) from error
-        if self._handler.diagnosis is not None:
-            self._on_sick(self._handler.diagnosis)
+        if self._handler.health.diagnosis is not None:
+            self._on_sick(self._handler.health.diagnosis)
         return replies
 
     def answer_batch(self, requests: Sequence[Request]) -> list[Reply]:
-        """Answers a batch that the server has made, in the calling thread."""
+        """Answers a batch that the server has made; refuses it if the model hangs or is broken."""
         began_s = time.monotonic()
+        gone = [Refused(MODEL_GONE).reply for _ in requests]
         if self.health is not None:
-            return [Refused(MODEL_GONE).reply for _ in requests]
-        replies = self._handler.handle(requests)
+            return gone
+        batch = self._pool.submit(self._handler.handle, requests)
+        try:
+            replies = batch.result(self._settings.response_timeout_s)
+        except LateError:
+            self._late = batch
+            return gone
         took_s = time.monotonic() - began_s
         for status, number in Counter(reply.status for reply in replies).items():
             self._handler.count_requests(status, took_s, number)
@@ -231,3 +247,118 @@ def load_service(
     handler = ArchivedHandler(folder, settings.batch_size, gpu, settings.threads, make_metric)
     handler.warm_up()
     return ModelService(handler, settings)
+
+
+class BatchQueue:
+    """A queue of requests, and the thread that answers them in batches, in the way of TorchServe.
+
+    Whatever waits when the thread is free becomes a batch. The first request of a batch waits for
+    others only where others were there a moment ago, so a lone request never waits. `serve.batch`
+    instead closes a batch by its clock while the previous one still runs, so that batches are small
+    under load: docs/research/2026-11-22-ray-serve.md has the figures.
+
+    Args:
+        handle: takes the requests of a batch and returns as many replies; runs in the thread.
+        most: the most requests in a batch.
+        delay_s: how long the first request of a batch waits at most for as many others as were in
+            flight when the last batch ended.
+    """
+
+    def __init__(
+        self,
+        handle: Callable[[Sequence[Any]], Sequence[Any]],
+        most: int,
+        delay_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._handle, self._most, self._delay_s = handle, most, delay_s
+        self._clock = clock
+        self._since_s: float | None = None
+        self._expected = 1
+        self._waiting: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
+        self._unanswered: set[asyncio.Future[Any]] = set()
+        self._thread = threading.Thread(target=self._run, name="handler", daemon=True)
+        self._thread.start()
+
+    async def answer(self, request: Any) -> Any:
+        """Returns the reply to one request; raises what `handle` raised for its batch."""
+        future = asyncio.get_running_loop().create_future()
+        self._unanswered.add(future)
+        self._waiting.put((request, future))
+        try:
+            return await future
+        finally:
+            self._unanswered.discard(future)
+
+    def abandon(self, error: Exception) -> None:
+        """Raises an error for every request that has no reply yet; runs in the event loop."""
+        settle(list(self._unanswered), (), error)
+
+    @property
+    def running_s(self) -> float:
+        """Seconds since the thread began its current batch; 0 while it is idle."""
+        since_s = self._since_s
+        return 0.0 if since_s is None else self._clock() - since_s
+
+    def close(self) -> None:
+        """Answers the requests that wait, then ends the thread."""
+        self._waiting.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            batch, is_open = self._gather()
+            if batch:
+                self._answer(batch)
+
+    def _gather(self) -> tuple[list[Waiting], bool]:
+        """Returns the next batch, and False after the last one."""
+        batch: list[Waiting] = []
+        first = self._waiting.get()
+        end = self._clock() + self._delay_s
+        while first is not None:
+            batch.append(first)
+            if len(batch) == self._most:
+                return batch, True
+            try:
+                if len(batch) < self._expected:
+                    left_s = max(0.0, end - self._clock())
+                    first = self._waiting.get(timeout=left_s)
+                else:
+                    first = self._waiting.get_nowait()
+            except queue.Empty:
+                return batch, True
+        return batch, False
+
+    def _answer(self, batch: Sequence[Waiting]) -> None:
+        # Requests of clients that have hung up are not computed.
+        waiting = [(request, future) for request, future in batch if not future.cancelled()]
+        if not waiting:
+            return
+        futures = [future for _, future in waiting]
+        replies: Sequence[Any] = ()
+        failure: Exception | None = None
+        self._since_s = self._clock()
+        try:
+            replies = self._handle([request for request, _ in waiting])
+        except Exception as error:
+            failure = error
+        self._since_s = None
+        self._expected = min(self._most, len(waiting) + self._waiting.qsize())
+        # One call for the whole batch, because each call wakes the event loop.
+        loop = futures[0].get_loop()
+        loop.call_soon_threadsafe(settle, futures, replies, failure)
+
+
+def settle(
+    futures: Sequence[asyncio.Future[Any]], replies: Sequence[Any], failure: Exception | None
+) -> None:
+    """Sets the results of a batch; runs in the event loop."""
+    for idx, future in enumerate(futures):
+        if future.done():
+            continue
+        if failure is None:
+            future.set_result(replies[idx])
+        else:
+            future.set_exception(failure)

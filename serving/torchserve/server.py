@@ -73,14 +73,14 @@ def find_load_failure(lines: list[LogLine]) -> tuple[str, list[str]] | None:
 
 def _worker_story(lines: list[LogLine], failure: int, worker: str) -> list[str]:
     """Returns a worker's output around its failure, up to the end of the traceback."""
-    own = [
+    of_worker = [
         (index, line.message)
         for index, line in enumerate(lines)
         if line.worker == worker and line.logger.endswith("MODEL_LOG")
     ]
-    before = [message for index, message in own if index < failure]
+    before = [message for index, message in of_worker if index < failure]
     after: list[str] = []
-    for index, message in own:
+    for index, message in of_worker:
         if index < failure:
             continue
         if message.startswith(WORKER_START):

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from offpath.deploy.exportable import unpack
-from offpath.serving.service.refusals import make_event_id
+from offpath.serving.service.messages import make_event_id
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.photographs import PHOTOGRAPHS, encode
 
@@ -23,7 +23,7 @@ from pathlib import Path
 folder = Path(sys.argv[1])
 sys.path.insert(0, str(folder / "service"))
 from offpath.serving.service.archived_handler import ArchivedHandler
-from offpath.serving.service.refusals import Request
+from offpath.serving.service.messages import Request
 
 class Sums:
     sums = {}

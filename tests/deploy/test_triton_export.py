@@ -22,7 +22,7 @@ from offpath.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.exported import OffpathExportTriton
 from offpath.profiling.servers.triton import RAW_BODY, read_outputs
-from offpath.serving.granian.server import plan_models
+from offpath.serving.granian.slots import plan_models
 from tests.support.echo_archive import write_mar
 from tests.support.eventually import eventually
 from tests.support.photographs import PHOTOGRAPHS, encode

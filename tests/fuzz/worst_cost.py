@@ -21,7 +21,7 @@ from offpath.handler.errors import ItemError
 from offpath.handler.image.decode import decode_image
 from offpath.handler.input_maker import silence_decoders
 from offpath.handler.request.body_from_front_door import parse_body
-from offpath.handler.request.npy import is_npy, read_npy
+from offpath.handler.request.npy import NPY_MAGIC, read_npy
 from offpath.handler.request.payload import read_payload
 from tests.fuzz.costly_requests import (
     COSTLY,
@@ -89,7 +89,7 @@ def _take(request: Request) -> Cost:
 
 def _decode(body: bytearray, content_type: str) -> None:
     payload = read_payload(parse_body(body, content_type), CONFIG.max_payload_bytes)
-    if is_npy(payload):
+    if payload[:6] == NPY_MAGIC:
         read_npy(payload, CONFIG.input_geometry.shape)
     else:
         decode_image(payload, CONFIG.decode_options)

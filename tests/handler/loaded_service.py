@@ -17,7 +17,7 @@ from ts.service import Service
 
 from offpath.serving.granian.metric_sums import MetricSums, SummedMetric
 from offpath.serving.service.archived_handler import ArchivedHandler
-from offpath.serving.service.refusals import Request
+from offpath.serving.service.messages import Request
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 BATCH_SIZE = 8

@@ -197,7 +197,7 @@ def test_explanations_and_predictions_share_a_batch(
             {"body": b"junk"},
             {"data": PNG, "target": b"3"},
         ],
-        request(context, {}, explain, explain, explain),
+        request(context, {"explain": "1"}, explain, explain, explain),
     )
     assert [status(context, idx) for idx in range(4)] == [200, 200, 415, 200]
     # Equal except for rounding: the matrix product of another batch size differs in the last bit.

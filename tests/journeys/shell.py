@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from offpath.serving.process.processes import end_session
+from offpath.serving.process.processes import end_family
 
 # Runs several commands in one process; prints the standard error of each as JSON.
 SEVERAL = """
@@ -100,7 +100,7 @@ class Shell:
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait()
-            end_session(process.pid, timeout_s=15)
+            end_family(process.pid, timeout_s=15)
             if process.stdout is not None:
                 process.stdout.close()
 

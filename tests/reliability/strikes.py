@@ -12,7 +12,7 @@ from contextlib import suppress
 import psutil
 
 from offpath.profiling.servers import archives
-from offpath.serving.process.processes import find_fork_helpers, find_session_members
+from offpath.serving.process.processes import find_family, find_fork_helpers
 from tests.reliability.fault_bench import BODIES, STAGE_S, Bench
 from tests.serving.front.test_door_lifecycle import (
     kill_nginx,
@@ -117,7 +117,7 @@ def kill_second_server(bench: Bench) -> None:
     with server:
         url = f"{server.inference_url}/predictions/{archives.NAME}"
         replies = send_for(url, BODIES[:1], 2, STAGE_S / 2)
-        for process in find_session_members(server.pid):
+        for process in find_family(server.pid):
             process.kill()
     answered = [reply.request_id for reply in replies if reply.status == 200]
     bench.stages[-1].in_flight.answered += answered

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from offpath.profiling.servers import archives
-from offpath.serving.process.processes import find_session_members
+from offpath.serving.process.processes import find_family
 from offpath.serving.session import make_server
 from offpath.serving.torchserve.server import TorchServe
 from tests.reliability.logged_server import WORKERS, LogTrial, predict_url
@@ -78,7 +78,7 @@ def strike(server: TorchServe, kind: str, draw: random.Random) -> None:
         os.kill(draw.choice(server.worker_pids()), signal.SIGKILL)
     elif kind == KILL_SERVER:
         # Kills Java or the supervisor and all workers at once, like the loss of a node.
-        for process in find_session_members(server.pid):
+        for process in find_family(server.pid):
             process.kill()
     else:
         with server.management() as management:

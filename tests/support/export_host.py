@@ -2,9 +2,9 @@
 
     python export_host.py ray|triton FOLDER
 
-It prints its port. `GET /health` asks the adapter's own check. Ray's requests and responses are
-passed on as they are. For Triton a body is a BYTES tensor, and the reply is the tensor REPLY, or
-the error with the status that Triton gives to its code.
+It prints its port. `GET /health` asks the adapter's own check, and `GET /ids` what ids the handler
+got. Ray's requests and responses are passed on as they are. For Triton a body is a BYTES tensor,
+and the reply is the tensor REPLY, or the error with the status that Triton gives to its code.
 """
 
 from __future__ import annotations
@@ -123,6 +123,7 @@ class TritonHost:
 
 def main(kind: str, folder: Path) -> None:
     host = {"ray": RayHost, "triton": TritonHost}[kind](folder)
+    ids: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -130,6 +131,8 @@ def main(kind: str, folder: Path) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
             if self.path == "/health":
                 status, own, content = self._check_health()
+            elif self.path == "/ids":
+                status, own, content = 200, {}, json.dumps(ids).encode()
             else:
                 status, own, content = host.answer(self.command, self.path, headers, body)
             self.send_response(status)
@@ -153,6 +156,15 @@ def main(kind: str, folder: Path) -> None:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     import offpath.handler
     import offpath.serving.service
+    from offpath.serving.service.archived_handler import ArchivedHandler
+
+    handle = ArchivedHandler.handle
+
+    def note_ids(self: ArchivedHandler, requests: Any) -> Any:
+        ids.extend(request.request_id for request in requests)
+        return handle(self, requests)
+
+    ArchivedHandler.handle = note_ids  # type: ignore[method-assign]
 
     print(
         json.dumps(

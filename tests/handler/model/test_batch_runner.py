@@ -52,18 +52,31 @@ def photographs(count: int) -> list[Pixels]:
     return [np.asarray(images[i % len(images)]) for i in range(count)]
 
 
+def test_the_thread_that_runs_batches_uses_the_models_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used: list[torch.device] = []
+    monkeypatch.setattr("torch.cuda.set_device", used.append)
+    runner, _ = make_small()
+    runner.begin(1)
+    assert not used
+    runner.device = torch.device("cuda:1")
+    runner.begin(1)
+    assert used == [torch.device("cuda:1")]
+
+
 def test_image_in_the_batch_is_the_one_that_is_explained() -> None:
     runner = make_runner(CONFIG)
     images = photographs(3)
     for index, image in enumerate(images):
-        runner.put(index, image)
+        runner.pixels[index] = image
     for index, image in enumerate(images):
         np.testing.assert_array_equal(runner.image(index)[0].numpy(), image)
 
 
 def test_top_k_is_cut_to_the_models_classes() -> None:
     runner, _ = make_small(top_k=5)
-    runner.put(0, np.full((16, 16, 3), (0, 200, 100), np.uint8))
+    runner.pixels[0] = np.full((16, 16, 3), (0, 200, 100), np.uint8)
     top_k = runner.run(1, StageTimer())
     assert top_k.classes.tolist() == [[1, 2, 0]]
     assert top_k.probabilities.sum() == pytest.approx(1.0)
@@ -254,11 +267,11 @@ def test_images_of_both_decoders_reach_the_device(
         runner.begin(4)
         images = images[1:] + images[:1]
         for index in range(4):
-            on_cpu.put(index, images[index])
+            on_cpu.pixels[index] = images[index]
             if index in from_device:
                 runner.put_from_device(index, torch.from_numpy(images[index].copy()))
             else:
-                runner.put(index, images[index])
+                runner.pixels[index] = images[index]
         answers = [one.run(4, StageTimer()) for one in (runner, on_cpu)]
         np.testing.assert_array_equal(answers[0].classes, answers[1].classes)
         np.testing.assert_array_equal(runner.image(3)[0].numpy(), on_cpu.image(3)[0].numpy())
@@ -306,11 +319,11 @@ def test_batches_in_a_row_never_see_each_others_images() -> None:
     images = photographs(20)
     classes = []
     for image in images:
-        runner.put(0, image)
+        runner.pixels[0] = image
         classes.append(int(runner.run(1, StageTimer()).classes[0][0]))
     whole = make_runner(CONFIG, max_batch=20, device="cuda")
     for index, image in enumerate(images):
-        whole.put(index, image)
+        whole.pixels[index] = image
     assert classes == whole.run(20, StageTimer()).classes[:, 0].tolist()
 
 
@@ -323,8 +336,8 @@ def test_every_captured_size_answers_like_the_cpu() -> None:
     captured.warm_up()
     for count in (64, 1, 2, 5, 16, 33, 64):
         for index, image in enumerate(photographs(count)):
-            on_cpu.put(index, image)
-            captured.put(index, image)
+            on_cpu.pixels[index] = image
+            captured.pixels[index] = image
         answers = [runner.run(count, StageTimer()) for runner in (on_cpu, captured)]
         np.testing.assert_allclose(answers[0].probabilities, answers[1].probabilities, atol=1e-3)
 
@@ -342,8 +355,8 @@ def test_graph_answers_like_the_model_and_is_captured_again_after_growing() -> N
     assert captured.captured_sizes == [1, 2, 4, 8]
     for count in (1, 3, 7):
         for index, image in enumerate(photographs(count)):
-            plain.put(index, image)
-            captured.put(index, image)
+            plain.pixels[index] = image
+            captured.pixels[index] = image
         answers = [runner.run(count, StageTimer()) for runner in (plain, captured)]
         np.testing.assert_array_equal(answers[0].classes, answers[1].classes)
         np.testing.assert_allclose(answers[0].probabilities, answers[1].probabilities, atol=1e-5)

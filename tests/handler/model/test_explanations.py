@@ -15,7 +15,6 @@ from offpath.handler.errors import (
 from offpath.handler.model.explanations import (
     Attribute,
     Explainer,
-    is_explanation,
     parse_target,
 )
 from tests.support.clock import Clock
@@ -73,11 +72,6 @@ def test_explanations_too_large_to_send_are_refused_by_the_settings(size: int, f
         HandlerConfig.from_mapping(settings, environ={})
     more = {**settings, "max_response_bytes": 10_000_000}
     assert HandlerConfig.from_mapping(more, environ={}).explanations
-
-
-def test_only_the_explain_header_of_torchserve_asks_for_an_explanation() -> None:
-    assert is_explanation({"explain": "True"})
-    assert not is_explanation({"explain": "1"}) and not is_explanation({})
 
 
 def test_model_without_labels_still_refuses_a_class_it_lacks() -> None:

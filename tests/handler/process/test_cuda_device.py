@@ -143,7 +143,7 @@ def test_the_second_device_answers_like_the_first() -> None:
         runner.warm_up()
         assert runner.captured_sizes == [1, 2, 4]
         for place, image in enumerate(photographs(3)):
-            runner.put(place, image)
+            runner.pixels[place] = image
         answers.append(runner.run(3, StageTimer()).classes.tolist())
     use_device(0)
     assert answers[0] == answers[1]

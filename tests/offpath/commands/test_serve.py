@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from offpath.serving.process.in_flight import count_unanswered
-from offpath.serving.process.processes import find_session_members
+from offpath.serving.process.processes import find_family
 from tests.support import echo_archive
 from tests.support.echo_archive import MODEL_CONFIG, MakeMar
 from tests.support.eventually import eventually
@@ -41,7 +41,7 @@ def find_java_child(process: subprocess.Popen[str]) -> int:
         with contextlib.suppress(psutil.NoSuchProcess):
             children = psutil.Process(process.pid).children()
             pids = [child.pid for child in children if child.name() == "java"]
-            return [pid for pid in pids if find_session_members(pid)]
+            return [pid for pid in pids if find_family(pid)]
         return []
 
     return eventually(find)[0]
@@ -85,7 +85,7 @@ def test_serves_until_a_signal_answers_what_it_has_and_leaves_no_process(
     _, errors = process.communicate()
     assert process.returncode == 0
     assert "no model-config.yaml to compare with" in errors and "--drain-s" not in errors
-    assert find_session_members(java) == []
+    assert find_family(java) == []
 
 
 @pytest.mark.server
@@ -130,7 +130,7 @@ def test_signal_while_starting_stops_every_process(
     process.send_signal(number)
     process.communicate()
     assert process.returncode == exit_code
-    assert find_session_members(java) == []
+    assert find_family(java) == []
 
 
 @pytest.mark.server

@@ -16,7 +16,7 @@ from offpath.profiling.core.run import Run, load_run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.experiments import server_profile
 from offpath.profiling.profilers.profile_report import ACCOUNT, Profiled
-from offpath.serving.process.processes import find_session_members
+from offpath.serving.process.processes import find_family
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.echo_archive import make_settings, write_mar
 from tests.support.eventually import eventually
@@ -117,5 +117,5 @@ def test_ctrl_c_under_load_leaves_no_generator(other):
     command = start_until("of load", *argv, start_new_session=True)
     interrupt(command)
     # A generator that was just starting finds no load on its stdin, and ends.
-    eventually(lambda: not find_session_members(command.pid))
+    eventually(lambda: not find_family(command.pid))
     assert other.is_running()

@@ -23,7 +23,7 @@ from offpath.profiling.servers.server_process import (
     start_process,
 )
 from offpath.serving.process.ports import resolve_ports
-from offpath.serving.process.processes import find_session_members
+from offpath.serving.process.processes import find_family
 from tests.support.eventually import eventually
 
 # Answers on a port and has a child that ignores SIGTERM.
@@ -54,7 +54,7 @@ def test_no_process_is_left_even_after_the_leading_one_was_killed(
             os.kill(server.pid, signal.SIGKILL)
             eventually(lambda: not server.is_running())
 
-    assert find_session_members(server.pid) == []
+    assert find_family(server.pid) == []
     eventually(lambda: not any(psutil.pid_exists(pid) for pid in workers))
 
 

@@ -32,7 +32,7 @@ from offpath.cli import run
 from offpath.errors import WrongOption
 from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.check.running import check_server
-from offpath.serving.granian.server import MOST_WORKERS, plan_models
+from offpath.serving.granian.slots import MOST_WORKERS, plan_models
 from offpath.serving.granian.worker import choose_gpu
 from offpath.serving.server.served_model import ServedModel
 from offpath.serving.torchserve.server import TorchServe

@@ -26,7 +26,7 @@ def test_only_a_worker_that_was_silent_while_others_ran_is_killed(
     workers = [WorkerPlan(model, number, "", None, 1) for number in range(3)]
     running = Supervisor(Plan(tuple(workers), "", 0, False, 1, 1), socket.socket())
     for slot in running._slots:
-        slot.pid = 100 + slot.plan.number
+        slot.pid = 100 + slot.worker.number
 
     def look(seconds: float, *beating: int) -> list[int]:
         """Returns which workers are killed, where some beat."""

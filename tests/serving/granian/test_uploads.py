@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from offpath.handler.error_kinds import BUSY, TOO_SLOW, ErrorKind
 from offpath.serving.granian.uploads import FIRST_S, MOST_S, SLOW_S, BodyMemory
-from offpath.serving.service.refusals import Refused
+from offpath.serving.service.messages import Refused
 from tests.support.clock import Clock
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from offpath.serving.process.processes import find_session_members, is_running
+from offpath.serving.process.processes import find_family, is_running
 from tests.support.echo_archive import MakeMar
 from tests.support.eventually import eventually
 
@@ -88,7 +88,7 @@ def test_a_session_is_ended_although_its_members_ignore_sigterm(tmp_path: Path) 
     folder = tmp_path / "of the server"
     folder.mkdir()
     leader, guard = map(int, kill_after_start(SESSION, folder))
-    eventually(lambda: find_session_members(leader) == [])
+    eventually(lambda: find_family(leader) == [])
     eventually(lambda: are_gone([guard]) and not folder.exists())
 
 

@@ -6,14 +6,14 @@ import subprocess
 import pytest
 
 from offpath.serving.process import processes
-from offpath.serving.process.processes import end_session, find_session_members
+from offpath.serving.process.processes import end_family, find_family
 from tests.support.eventually import MOST_S, eventually
 
 
 def start_session(script: str, members: int) -> subprocess.Popen[bytes]:
     """Starts a shell that leads its own session, and waits for its children."""
     leader = subprocess.Popen(["bash", "-c", script], start_new_session=True)
-    eventually(lambda: len(find_session_members(leader.pid)) >= members)
+    eventually(lambda: len(find_family(leader.pid)) >= members)
     return leader
 
 
@@ -26,38 +26,38 @@ def start_session(script: str, members: int) -> subprocess.Popen[bytes]:
 )
 def test_nothing_of_a_session_is_left(script: str) -> None:
     leader = start_session(script, members=3)
-    end_session(leader.pid, timeout_s=0.5)
+    end_family(leader.pid, timeout_s=0.5)
     leader.wait()
-    eventually(lambda: find_session_members(leader.pid) == [])
+    eventually(lambda: find_family(leader.pid) == [])
 
 
 def test_children_whose_leader_is_dead_are_ended() -> None:
     leader = start_session("sleep 600 & sleep 600 & wait", members=3)
     leader.kill()
     leader.wait()
-    assert len(find_session_members(leader.pid)) == 2
-    end_session(leader.pid, timeout_s=MOST_S)
-    assert find_session_members(leader.pid) == []
+    assert len(find_family(leader.pid)) == 2
+    end_family(leader.pid, timeout_s=MOST_S)
+    assert find_family(leader.pid) == []
 
 
 def test_members_that_have_just_ended_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     leader = start_session("sleep 600 & wait", members=2)
-    members = find_session_members(leader.pid)
+    members = find_family(leader.pid)
     for member in members:
         member.kill()
         member.wait()
-    monkeypatch.setattr(processes, "find_session_members", lambda _: members)
-    end_session(leader.pid, timeout_s=0.5)
+    monkeypatch.setattr(processes, "find_family", lambda _: members)
+    end_family(leader.pid, timeout_s=0.5)
 
 
 def test_other_sessions_are_left_alone() -> None:
     bystander = start_session("sleep 600 & wait", members=2)
     leader = start_session("sleep 600 & wait", members=2)
     try:
-        end_session(leader.pid, timeout_s=0.5)
-        assert len(find_session_members(bystander.pid)) == 2
-        assert os.getpid() not in [p.pid for p in find_session_members(leader.pid)]
+        end_family(leader.pid, timeout_s=0.5)
+        assert len(find_family(bystander.pid)) == 2
+        assert os.getpid() not in [p.pid for p in find_family(leader.pid)]
     finally:
-        end_session(bystander.pid, timeout_s=0.5)
+        end_family(bystander.pid, timeout_s=0.5)
         bystander.wait()
         leader.wait()

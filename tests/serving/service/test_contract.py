@@ -11,17 +11,21 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
+import jsonschema
 import numpy as np
 import pytest
 
 from offpath.deploy.ray.export import export_ray
 from offpath.deploy.triton.export import export_triton
 from offpath.handler.config import HandlerConfig
+from offpath.handler.error_kinds import MODEL_GONE, OF_DOOR, OF_ITEMS
 from offpath.handler.wire_names import (
     ARRIVED_HEADER,
     BODY_HEADER,
@@ -31,11 +35,13 @@ from offpath.handler.wire_names import (
     TYPE_HEADER,
     WARM_UP_HEADER,
 )
+from offpath.serving.front.openapi import render_openapi
+from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import ServerSettings, read_config
 from offpath.serving.service.model_service import largest_body_bytes
 from offpath.serving.session import make_server
 from offpath.serving.torchserve.server import TorchServe
-from tests.serving.granian.test_granian import build
+from tests.serving.granian.test_granian import BATCH, build
 from tests.support import export_host
 from tests.support.eventually import MOST_S, eventually
 from tests.support.photographs import PHOTOGRAPHS, encode
@@ -45,6 +51,10 @@ ROOT = Path(__file__).parents[3]
 JPEG = encode(PHOTOGRAPHS[0].rgb, "JPEG", quality=90)
 MOST_IMAGE = HandlerConfig().max_payload_bytes
 TRITON = "triton"
+HOSTS = ("ray", TRITON)
+# A batch that takes longer hangs.
+LIMIT_S = 6
+OPENAPI = json.loads(render_openapi())
 
 
 @contextmanager
@@ -65,26 +75,34 @@ def hosted(kind: str, archive: Path, folder: Path) -> Iterator[dict[str, Any]]:
         process.wait()
 
 
-@pytest.fixture(scope="module")
-def granian(model_store: Path) -> Iterator[TorchServe]:
+@contextmanager
+def served(kind: str, archive: Path, **overrides: str) -> Iterator[Server]:
     settings = ServerSettings(
-        model_store=model_store,
-        models=("near-free.mar",),
-        server="granian",
+        model_store=archive.parent,
+        models=(archive.name,),
+        server=kind,
         inference_port=0,
+        management_port=0,
         metrics_port=0,
+        overrides=overrides,
     )
     with make_server(settings) as running:
         yield running
 
 
-@pytest.fixture(scope="module", params=["torchserve", "granian", "ray", TRITON])
+@pytest.fixture(scope="module")
+def granian(model_store: Path) -> Iterator[Server]:
+    with served("granian", model_store / "near-free.mar") as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=["torchserve", "granian", *HOSTS])
 def adapter(
     request: pytest.FixtureRequest, model_store: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, httpx.Client]]:
     """Returns each server's name, and a client of it."""
     kind = request.param
-    if kind in ("ray", TRITON):
+    if kind in HOSTS:
         folder = tmp_path_factory.mktemp(kind) / "export"
         with hosted(kind, model_store / "near-free.mar", folder) as said:
             with httpx.Client(base_url=said["url"], timeout=MOST_S) as client:
@@ -107,6 +125,16 @@ def send(adapter: tuple[str, httpx.Client]):
         return client.request(method, path, **options)
 
     return ask
+
+
+def check_error(reply: httpx.Response, kind: str) -> None:
+    """Compares an error's body with the OpenAPI description, which has the table of errors."""
+    body = reply.json()
+    place = f"responses/{body['code']}/content/application~1json/schema"
+    jsonschema.validate(body, {**OPENAPI, "$ref": f"#/components/{place}"})
+    if kind != "torchserve":  # Java has types of its own
+        kinds = (*OF_ITEMS, *OF_DOOR, MODEL_GONE)
+        assert (body["code"], body["type"]) in {(one.status, one.type) for one in kinds}
 
 
 def is_status(reply: httpx.Response, adapter: tuple[str, httpx.Client], status: int) -> bool:
@@ -138,6 +166,11 @@ def test_a_request_gets_the_same_reply_from_every_server(
         status = 200 if body else 400  # Java takes any method
     reply = send(method, path, content=body)
     assert is_status(reply, adapter, status), reply.text
+    if status == 405:
+        assert reply.json()["type"] == "MethodNotAllowed"
+        return
+    if status != 200:
+        check_error(reply, adapter[0])
     if path.endswith("other") or method == "GET":
         return
     theirs = httpx.request(method, f"{server.inference_url}{path}", content=body, timeout=MOST_S)
@@ -160,6 +193,8 @@ def test_bodies_that_no_image_needs_are_refused(adapter, send) -> None:
         pytest.skip("Triton reads bodies itself")
     reply = send("POST", "/predictions/near-free", content=bytes(40_000_000))
     assert reply.status_code == 413
+    if adapter[0] != "torchserve":  # Java's answer is empty
+        check_error(reply, adapter[0])
 
 
 def test_the_configuration_takes_what_an_export_takes() -> None:
@@ -207,51 +242,123 @@ def test_headers_of_the_front_door_mean_nothing_from_a_client(send, tmp_path: Pa
 
 
 def test_each_request_has_an_id_of_its_own(adapter, send) -> None:
-    if adapter[0] in ("ray", TRITON):
-        pytest.skip("the host makes the header")
+    kind, client = adapter
     sent = {"x-request-id": "mine"}
     replies = [
         send("POST", "/predictions/near-free", content=body, headers=sent)
         for body in (JPEG, JPEG, b"no image")
     ]
-    ids = {reply.headers["x-request-id"] for reply in replies}
-    assert len(ids) == 3 and "mine" not in ids
-
-
-@pytest.fixture(params=["ray", TRITON])
-def tricky(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str, Path]]:
-    """Returns the host's kind and URL, and the file that its model obeys."""
-    (tmp_path / "store").mkdir()
-    archive = build(tmp_path / "store", tmp_path / "flag", timeout_s=1)
-    with hosted(request.param, archive, tmp_path / "export") as said:
-        yield request.param, said["url"], tmp_path / "flag"
-
-
-def test_a_broken_model_is_said_to_the_host(tricky: tuple[str, str, Path]) -> None:
-    kind, url, flag = tricky
-    predict = f"{url}/predictions/tricky"
-    assert httpx.post(predict, content=JPEG, timeout=MOST_S).status_code == 200
-    flag.write_text("break")
-    replies = [httpx.post(predict, content=JPEG, timeout=MOST_S) for _ in range(2)]
-    assert [reply.status_code for reply in replies] == [503, 503]
-    if kind == "ray":
-        assert "CUDA error" in httpx.get(f"{url}/health").text
+    if kind in HOSTS:  # which makes the header itself, and ours begins with its id
+        ids = client.get("/ids").json()[-3:]
+        assert all(one.startswith("mine.") for one in ids)
     else:
-        assert replies[1].json()["type"] == "ModelGone"
+        ids = [reply.headers["x-request-id"] for reply in replies]
+    assert len(set(ids)) == 3 and "mine" not in ids
 
 
-def test_a_model_that_hangs_is_said_to_ray(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
-    archive = build(tmp_path / "store", tmp_path / "flag", timeout_s=1)
-    with hosted("ray", archive, tmp_path / "export") as said:
-        assert httpx.get(f"{said['url']}/health").text == ""
-        (tmp_path / "flag").write_text("hang")
+@dataclass
+class Tricky:
+    """A server with one worker, whose model obeys `flag`, and which holds few requests."""
+
+    kind: str
+    url: str
+    flag: Path
+
+    def post(self, timeout_s: float = MOST_S) -> httpx.Response:
+        return httpx.post(f"{self.url}/predictions/tricky", content=JPEG, timeout=timeout_s)
+
+    def say(self, text: str, suffix: str = "") -> None:
+        self.flag.with_suffix(".made").write_text(text)
+        self.flag.with_suffix(".made").rename(self.flag.with_suffix(suffix))
+
+    def is_noticed(self, why: str) -> bool:
+        """Tells whether the worker is replaced, or its host knows why it must be."""
+        if self.kind == "ray":
+            return why in httpx.get(f"{self.url}/health").text
+        with suppress(httpx.HTTPError):
+            reply = self.post()
+            return reply.json()["type"] == "ModelGone" if self.kind == TRITON else reply.is_success
+        return False
+
+
+@contextmanager
+def tricky_server(kind: str, folder: Path) -> Iterator[Tricky]:
+    (folder / "store").mkdir()
+    flag = folder / "flag"
+    archive = build(folder / "store", flag, workers=1, timeout_s=LIMIT_S)
+    if kind in HOSTS:
+        with hosted(kind, archive, folder / "export") as said:
+            yield Tricky(kind, said["url"], flag)
+    else:
+        with served(kind, archive, job_queue_size="1") as running:
+            yield Tricky(kind, running.inference_url, flag)
+
+
+@pytest.fixture(scope="module", params=["torchserve", "granian"])
+def healing(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Tricky]:
+    with tricky_server(request.param, tmp_path_factory.mktemp(request.param)) as running:
+        yield running
+
+
+@pytest.fixture(params=HOSTS)
+def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tricky]:
+    with tricky_server(request.param, tmp_path) as running:
+        yield running
+
+
+def check_broken(tricky: Tricky) -> None:
+    assert tricky.post().status_code == 200
+    tricky.say("break")
+    reply = tricky.post()
+    assert reply.status_code == 503
+    check_error(reply, tricky.kind)
+    eventually(lambda: tricky.is_noticed("CUDA error"))
+
+
+def check_hanging(tricky: Tricky) -> None:
+    assert tricky.post().status_code == 200
+    tricky.say("hang")
+    if tricky.kind == "ray":  # which replaces the replica, and answers for it
         with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{said['url']}/predictions/tricky", content=JPEG, timeout=0.1)
-        eventually(lambda: "has been running" in httpx.get(f"{said['url']}/health").text)
+            tricky.post(0.1)
+    else:
+        assert tricky.post().status_code in (500, 503)
+    eventually(lambda: tricky.is_noticed("has been running"))
 
 
-@pytest.mark.parametrize("kind", ["ray", TRITON])
+def test_a_worker_with_a_broken_model_answers_503_and_is_replaced(healing: Tricky) -> None:
+    check_broken(healing)
+
+
+def test_a_worker_that_hangs_is_replaced(healing: Tricky) -> None:
+    check_hanging(healing)
+
+
+def test_a_host_knows_of_a_broken_model(host: Tricky) -> None:
+    check_broken(host)
+
+
+def test_a_host_knows_of_a_model_that_hangs(host: Tricky) -> None:
+    check_hanging(host)
+
+
+def test_more_requests_than_the_queue_holds_are_refused(healing: Tricky) -> None:
+    healing.say("wait")
+    with ThreadPoolExecutor(1 + 2 * BATCH) as pool:
+        first = pool.submit(healing.post)
+        eventually(healing.flag.with_suffix(".waiting").exists)
+        others = [pool.submit(healing.post) for _ in range(2 * BATCH)]
+        refused = next(as_completed(others)).result()
+        healing.say("", ".go")
+        assert first.result().status_code == 200
+        statuses = {other.result().status_code for other in others}
+    assert refused.status_code == 503 and statuses <= {200, 503}
+    check_error(refused, healing.kind)
+
+
+@pytest.mark.parametrize("kind", HOSTS)
 def test_an_export_uses_its_own_modules_where_offpath_is_installed(
     model_store: Path, tmp_path: Path, kind: str
 ) -> None:

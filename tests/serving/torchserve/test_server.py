@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.serving.process.processes import find_session_members
+from offpath.serving.process.processes import find_family
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.echo_archive import MODEL_CONFIG, MakeMar, make_settings, write_mar
 from tests.support.eventually import MOST_S, eventually
@@ -44,7 +44,7 @@ def second(tmp_path_factory: pytest.TempPathFactory, closed: TorchServe) -> Iter
     with TorchServe(make_settings(mar, verbose=True)) as server:
         yield server
     assert not server.log_dir.parent.exists()
-    eventually(lambda: find_session_members(server.pid) == [])
+    eventually(lambda: find_family(server.pid) == [])
     assert post(closed) == "3"
 
 
@@ -121,7 +121,7 @@ def test_worker_that_refuses_its_config_fails_the_start_with_its_words(
     assert first == f"echo.mar (model echo 1.0) cannot be loaded: {why}"
     assert str(server.log_path) in second
     assert server.log_path.exists()
-    assert find_session_members(server.pid) == []
+    assert find_family(server.pid) == []
 
 
 @pytest.mark.parametrize(

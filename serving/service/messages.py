@@ -1,4 +1,4 @@
-"""Requests and replies in TorchServe's HTTP, and the replies that the model has no part in."""
+"""Requests and replies, which are plain values, and the requests that a model has no part in."""
 
 from __future__ import annotations
 
@@ -8,18 +8,12 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from offpath.handler.error_kinds import (
-    NO_METHOD,
-    NO_PATH,
-    RETRY_AFTER_S,
-    TOO_LARGE,
-    ErrorKind,
-)
+from offpath.handler.error_kinds import NO_METHOD, NO_PATH, RETRY_AFTER_S, TOO_LARGE, ErrorKind
 
-ID_FORM = re.compile("[A-Za-z0-9-]{1,64}")
 JSON_TYPE = "application/json"
 METHODS = frozenset(("POST", "PUT"))
 PING = "/ping"
+ID_FORM = re.compile("[A-Za-z0-9-]{1,64}")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,75 @@
+"""A running worker imports its archive's modules, and none of the working folder or of ours."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import httpx
+import pytest
+
+from offpath.archive.build import ArchiveSpec, build_archive
+from offpath.archive.custom_handler import load_custom_handler
+from offpath.archive.model_config import load_preset, make_model_config
+from offpath.archive.sources.model_source import load_model_source
+from offpath.serving.server.server_settings import ServerSettings
+from offpath.serving.session import make_server
+from tests.support.eventually import MOST_S
+from tests.support.images import jpeg
+
+pytestmark = pytest.mark.server
+# The second and the third have the name of a module beside Granian's supervisor, and beside
+# TorchServe's fork server.
+NAMES = ("grading", "balance", "children")
+HANDLER = f"""
+import importlib
+import sys
+from pathlib import Path
+
+from offpath.handler.classifier import OffpathClassifier
+
+
+class Asked(OffpathClassifier):
+    def postprocess_item(self, result):
+        return {{
+            "path": sys.path,
+            "folder": str(Path(__file__).parent),
+            "files": [importlib.import_module(name).__file__ for name in {NAMES}],
+        }}
+"""
+
+
+@pytest.mark.parametrize("kind", ["granian", "torchserve"])
+def test_a_worker_imports_the_archives_modules_wherever_the_server_was_started(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, code, working = (tmp_path / name for name in ("store", "code", "working"))
+    for folder in (store, code, working):
+        folder.mkdir()
+    for name in NAMES:
+        (code / f"{name}.py").write_text("")
+        (working / f"{name}.py").write_text("")
+    (code / "asked.py").write_text(HANDLER)
+    source = load_model_source("near-free", None)
+    one = {"minWorkers": 1, "maxWorkers": 1}
+    config = make_model_config(load_preset("cpu"), one, source.handler)
+    spec = dataclasses.replace(
+        ArchiveSpec("asked", "1.0", source, source.labels, "labels", config),
+        handler=load_custom_handler(str(code / "asked.py")),
+        extra_files=tuple(code / f"{name}.py" for name in NAMES),
+    )
+    build_archive(spec, store)
+    monkeypatch.chdir(working)
+    settings = ServerSettings(
+        store,
+        ("asked.mar",),
+        server=kind,
+        inference_port=0,
+        management_port=0,
+        metrics_port=0,
+    )
+    with make_server(settings) as server:
+        url = f"{server.inference_url}/predictions/asked"
+        reply = httpx.post(url, content=jpeg(), timeout=MOST_S).json()
+    assert not {"", ".", str(working)} & set(reply["path"])
+    assert reply["files"] == [f"{reply['folder']}/{name}.py" for name in NAMES]
