@@ -17,6 +17,7 @@ class ServedModel:
     Attributes:
         archive: path of the .mar.
         settings: the settings in force.
+        foreign_handler: the handler that its manifest names; empty for offpath's.
         first_slot: number of its first worker; all workers of a server are numbered.
         is_default: paths without a version lead to it.
     """
@@ -25,6 +26,7 @@ class ServedModel:
     version: str
     archive: str
     settings: ServingSettings
+    foreign_handler: str
     first_slot: int
     is_default: bool
 
