@@ -33,11 +33,11 @@ HEADER_END = b"\r\n\r\n"
 
 
 class Part(NamedTuple):
-    """One field of a form; `content_type` is empty if it has none."""
+    """One field of a form; `content_type` is None if it has no such header."""
 
     name: str
     value: memoryview
-    content_type: str
+    content_type: str | None
     is_file: bool
 
 
@@ -79,7 +79,7 @@ def split_multipart(body: Body, content_type: str) -> Iterator[Part]:
             yield Part(
                 name[1].decode("utf-8", "replace"),
                 view[start : max(start, end)],
-                kind[1].decode("latin-1") if kind else "",
+                kind[1].decode("latin-1") if kind else None,
                 FILE_NAME.search(headers) is not None,
             )
         position = end + len(LINE_END)

@@ -177,9 +177,9 @@ def make_parameters(body: Body, content_type: str) -> list[Parameter]:
     kind = content_type.partition(";")[0].strip()
     if kind.lower() == MULTIPART:
         for part in split_multipart(body, content_type):
-            default = FILE_TYPE if part.is_file else ""
-            own = part.content_type.partition(";")[0].strip() or default
-            parameters.append((part.name, own if part.is_file else "", bytes(part.value)))
+            own = FILE_TYPE if part.content_type is None else part.content_type
+            kind = own.partition(";")[0].strip() if part.is_file else ""
+            parameters.append((part.name, kind, bytes(part.value)))
     elif kind.lower() == FORM:
         parameters += [(name, "", value) for name, value in read_form(body)]
     else:

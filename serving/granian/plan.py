@@ -42,9 +42,9 @@ class ForeignSettings:
         metrics_config: path of the metrics.yaml with the metrics that a handler can get by name.
     """
 
-    envelope: str
-    decode_input: bool
-    metrics_config: str
+    envelope: str = ""
+    decode_input: bool = True
+    metrics_config: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Plan:
     has_door: bool
     max_body_bytes: int
     most_bytes: int
-    foreign: ForeignSettings
+    foreign: ForeignSettings = ForeignSettings()
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()

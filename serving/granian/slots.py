@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from offpath.archive.mar_file import MarFile
 from offpath.errors import WrongOption
+from offpath.handler.process.host_limits import count_cores
 from offpath.serving.server.served_model import ServedModel
 
 # The supervisor gets the plan of all workers as one message, for which Linux has 208 kB.
@@ -21,7 +22,7 @@ JAVA_KEYS = ("parallelType", "asyncCommunication", "continuousBatching", "sequen
 
 
 def plan_models(
-    archives: Sequence[tuple[str, MarFile]], default_workers: Callable[[], int]
+    archives: Sequence[tuple[str, MarFile]], default_workers: Callable[[], int] = count_cores
 ) -> list[ServedModel]:
     """Numbers the workers of archives, each given with the name that its model is served under.
 
@@ -50,9 +51,9 @@ def plan_models(
                 version,
                 str(archive.path.resolve()),
                 settings,
-                "" if archive.has_our_handler else archive.handler,
                 next_slot,
                 all(model.name != name for model in models),
+                "" if archive.has_our_handler else archive.handler,
             )
         )
         next_slot = models[-1].slots.stop

@@ -207,7 +207,7 @@ def run_worker(
     supervisor: Supervisor,
 ) -> None:
     """Loads the archive, tells `offpath serve`, and serves until SIGTERM; never returns."""
-    model, number = worker.model, worker.number
+    number = worker.number
     start_logging(worker.log_name)
     sums = MetricSums()
     try:

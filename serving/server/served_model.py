@@ -17,18 +17,18 @@ class ServedModel:
     Attributes:
         archive: path of the .mar.
         settings: the settings in force.
-        foreign_handler: the handler that its manifest names; empty for offpath's.
         first_slot: number of its first worker; all workers of a server are numbered.
         is_default: paths without a version lead to it.
+        foreign_handler: the handler that its manifest names; empty for offpath's.
     """
 
     name: str
     version: str
     archive: str
     settings: ServingSettings
-    foreign_handler: str
     first_slot: int
     is_default: bool
+    foreign_handler: str = ""
 
     @property
     def slots(self) -> range:

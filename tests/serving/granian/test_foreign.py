@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import make_server
 from tests.support.eventually import eventually
+from tests.support.front import front
 from tests.support.images import jpeg
 from tests.support.stock_archive import make_stock
 
@@ -140,7 +142,15 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "text": ("tell", {"content": "caf\u00e9", "headers": {"Content-Type": "text/plain"}}),
     "text-bad": ("tell", {"content": b"\xff", "headers": {"Content-Type": "text/csv"}}),
     "form-file": ("tell", {"files": {"data": ("a.jpg", PHOTOGRAPH, "image/jpeg")}}),
-    "form-untyped": ("tell", {"files": {"data": ("a.bin", b"\x00\xff", "")}}),
+    "form-untyped": (
+        "tell",
+        {
+            "content": b'--B\r\nContent-Disposition: form-data; name="data"; filename="a"\r\n\r\n'
+            b"\x00\xff\r\n--B--\r\n",
+            "headers": {"Content-Type": "multipart/form-data; boundary=B"},
+        },
+    ),
+    "form-empty-type": ("tell", {"files": {"data": ("a.bin", b"\x00\xff", "")}}),
     "form-text-file": ("tell", {"files": {"data": ("a.txt", b"words", "text/plain")}}),
     "form-field": ("tell", {"files": {"data": (None, b"words")}}),
     "form-two": (
@@ -237,11 +247,11 @@ def granian(store: Path) -> Iterator[Server]:
         yield server
 
 
-def ask(server: Server, request: str, model: str = "echo") -> httpx.Response:
+def ask(url: str, request: str, model: str = "echo") -> httpx.Response:
     do, arguments = REQUESTS.get(request, (request, {}))
     headers = {**arguments.get("headers", {}), "x-do": do}
-    url = f"{server.inference_url}/predictions/{model}"
-    return httpx.request(**{"method": "POST", **arguments, "url": url, "headers": headers})
+    target = f"{url}/predictions/{model}"
+    return httpx.request(**{"method": "POST", **arguments, "url": target, "headers": headers})
 
 
 def show(reply: httpx.Response) -> tuple[int, str | None, bytes | object]:
@@ -254,20 +264,25 @@ def show(reply: httpx.Response) -> tuple[int, str | None, bytes | object]:
 def test_replies_are_those_of_torchserve(
     torchserve: Server, granian: Server, request_: str
 ) -> None:
-    theirs, ours = ask(torchserve, request_), ask(granian, request_)
+    theirs, ours = ask(torchserve.inference_url, request_), ask(granian.inference_url, request_)
     assert show(ours) == show(theirs)
     assert ours.headers.get("x-own") == theirs.headers.get("x-own")
 
 
 def test_an_archive_may_hold_modules_with_our_names(torchserve: Server, store: Path) -> None:
     with start(store, "mine", "granian") as server:
-        assert [ask(one, "put", "mine").text for one in (torchserve, server)] == ["mine", "mine"]
+        assert [ask(one.inference_url, "put", "mine").text for one in (torchserve, server)] == [
+            "mine",
+            "mine",
+        ]
 
 
 def test_the_stock_handler_answers_as_on_torchserve(torchserve: Server, store: Path) -> None:
     with start(store, "stock", "granian") as server:
         for request in ("body", "put", "form-file", "text", "json", "fail"):
-            assert show(ask(server, request, "stock")) == show(ask(torchserve, request, "stock"))
+            assert show(ask(server.inference_url, request, "stock")) == show(
+                ask(torchserve.inference_url, request, "stock")
+            )
 
 
 def test_requests_that_wait_share_a_batch(granian: Server) -> None:
@@ -290,23 +305,40 @@ def read_metrics(server: Server) -> dict[str, float]:
 
 
 def test_metrics_of_the_handler_are_published(granian: Server) -> None:
-    assert ask(granian, "metrics").text == "counted"
+    assert ask(granian.inference_url, "metrics").text == "counted"
     labels = 'ModelName="echo",Level="Model"'
     wanted = {f"Seen{{{labels}}}": 2.0, f"Took{{{labels}}}": 7.5, f"Share{{{labels}}}": 50.0}
     eventually(lambda: read_metrics(granian) == wanted)
 
 
 def test_a_reply_in_parts_is_refused(granian: Server) -> None:
-    reply = ask(granian, "stream")
+    reply = ask(granian.inference_url, "stream")
     assert reply.status_code == 501 and "in parts" in reply.json()["message"]
 
 
 def test_a_handler_that_exits_ends_its_worker_and_another_takes_over(granian: Server) -> None:
     pid = granian.worker_pids()
-    reply = ask(granian, "exit")
+    reply = ask(granian.inference_url, "exit")
     assert reply.status_code == 503
     eventually(lambda: granian.worker_pids() not in ([], pid))
-    eventually(lambda: ask(granian, "bytes").status_code == 200)
+    eventually(lambda: ask(granian.inference_url, "bytes").status_code == 200)
+
+
+def test_the_front_door_passes_each_body_whole(
+    granian: Server, store: Path, model_store: Path, tmp_path: Path
+) -> None:
+    """Beside an archive of offpath's, for which the door stores bodies as files."""
+    both = tmp_path / "both"
+    both.mkdir()
+    shutil.copy(store / "echo.mar", both)
+    shutil.copy(model_store / "near-free.mar", both)
+    told = [name for name, (do, _) in REQUESTS.items() if do == "tell"]
+    with front(both, tmp_path / "logs", "--server", "granian") as door:
+        for request in [*told, "bytes", "fail", "headers"]:
+            behind = ask(door.url, request)
+            assert show(behind) == show(ask(granian.inference_url, request)), request
+        reply = httpx.post(f"{door.url}/predictions/near-free", content=PHOTOGRAPH)
+        assert reply.status_code == 200 and "echo.mar: served as it is" in door.errors()
 
 
 @pytest.mark.parametrize(
