@@ -34,7 +34,7 @@ class WorkerPlan:
 
 @dataclass(frozen=True)
 class ForeignSettings:
-    """What config.properties says to handlers that are not offpath's.
+    """The settings in config.properties for handlers that are not offpath's.
 
     Attributes:
         envelope: name of a module of ts.torch_handler.request_envelope; empty for none.

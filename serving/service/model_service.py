@@ -51,7 +51,7 @@ class ServiceSettings:
 
 
 class Handler(Protocol):
-    """What answers batches: an `ArchivedHandler`, or another archive's own code."""
+    """An `ArchivedHandler`, or another archive's own code: it answers batches."""
 
     @property
     def diagnosis(self) -> str | None:
