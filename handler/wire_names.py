@@ -12,6 +12,7 @@ KEY_VARIABLE = "OFFPATH_FRONT_KEY"
 DOOR_HEADERS = "x-offpath-"
 # Headers that the door sets on every request. In lower case, as Granian gives all names: the
 # handler's dictionary of headers is case-sensitive.
+PREFIX = "x-offpath-"
 KEY_HEADER = "x-offpath-key"
 BODY_HEADER = "x-offpath-body"
 TYPE_HEADER = "x-offpath-type"

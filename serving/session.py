@@ -115,6 +115,11 @@ def show_gaps(server: Server, statuses: Iterable[ModelStatus], view: View) -> No
     """Shows which archives are not served, or without their engine, settings or labels."""
     view.show_unchecked([a.path.name for _, a in server.archives if not a.model_config])
     for _, archive in server.archives:
+        if not archive.has_our_handler:
+            view.show_problem(
+                f"{archive.path.name}: served as it is, by its own handler; if that is stock,"
+                f" `offpath archive --from {archive.path.name}` makes it faster"
+            )
         if archive.lacks_labels:
             view.show_problem(f"{archive.path.name}: {NO_LABELS}; {LABELS_CURE}")
     for status in statuses:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import mmap
 import re
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,14 +24,34 @@ Body = bytes | bytearray | mmap.mmap
 BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^\s;",]{1,70}))', re.IGNORECASE)
 # Neither `filename=` nor the `name=` that some clients put beside a part's content type.
 FIELD_NAME = re.compile(rb'content-disposition:[^\r\n]*?[;\s]name="?([^";\r\n]*)"?', re.IGNORECASE)
+FILE_NAME = re.compile(rb"content-disposition:[^\r\n]*?[;\s]filename\*?=", re.IGNORECASE)
+CONTENT_TYPE = re.compile(rb"content-type:[ \t]*([^\r\n]*)", re.IGNORECASE)
 MAX_FIELDS = 32
 MAX_HEADER_BYTES = 4096
 LINE_END = b"\r\n"
 HEADER_END = b"\r\n\r\n"
 
 
+class Part(NamedTuple):
+    """One field of a form; `content_type` is None if it has no such header."""
+
+    name: str
+    value: memoryview
+    content_type: str | None
+    is_file: bool
+
+
 def parse_multipart(body: Body, content_type: str) -> dict[str, memoryview]:
     """Parses a form; of two fields with the same name the last counts, as with TorchServe.
+
+    Raises:
+        BadEnvelope: as `split_multipart`.
+    """
+    return {part.name: part.value for part in split_multipart(body, content_type)}
+
+
+def split_multipart(body: Body, content_type: str) -> Iterator[Part]:
+    """Yields the fields of a form that have a name.
 
     Raises:
         BadEnvelope: the boundary is missing, a part has no end, or there are too many parts.
@@ -39,22 +61,27 @@ def parse_multipart(body: Body, content_type: str) -> dict[str, memoryview]:
         raise BadEnvelope("the multipart content type names no boundary")
     delimiter = b"--" + (match[1] or match[2]).encode()
     view = memoryview(body)
-    fields: dict[str, memoryview] = {}
     position = body.find(delimiter)
     for _ in range(MAX_FIELDS):
         position += len(delimiter)
         if position < len(delimiter) or body[position : position + 2] != LINE_END:
             # `--` follows the last part; anything else is not a delimiter.
-            return fields
+            return
         # In a part without headers the empty line begins with the delimiter's own line end.
         header_end = body.find(HEADER_END, position, position + MAX_HEADER_BYTES)
         start = header_end + len(HEADER_END)
         end = body.find(LINE_END + delimiter, start - len(LINE_END))
         if header_end < 0 or end < 0:
             raise BadEnvelope("the multipart body ends inside a field")
-        name = FIELD_NAME.search(body[position:header_end])
+        headers = body[position:header_end]
+        name, kind = FIELD_NAME.search(headers), CONTENT_TYPE.search(headers)
         if name is not None:
-            fields[name[1].decode("utf-8", "replace")] = view[start : max(start, end)]
+            yield Part(
+                name[1].decode("utf-8", "replace"),
+                view[start : max(start, end)],
+                kind[1].decode("latin-1") if kind else None,
+                FILE_NAME.search(headers) is not None,
+            )
         position = end + len(LINE_END)
     raise BadEnvelope(f"the multipart body has more than {MAX_FIELDS} fields")
 
@@ -77,7 +104,30 @@ def read_percent_encoded(body: Body) -> bytes:
     Raises:
         BadEnvelope: the body has more percent signs than a valid form can have.
     """
-    data = np.frombuffer(body, np.uint8, offset=len(FIELD))
+    return _decode_all(np.frombuffer(body, np.uint8, offset=len(FIELD)))
+
+
+def read_form(body: Body) -> list[tuple[str, bytes]]:
+    """Decodes all fields of a form sent as application/x-www-form-urlencoded.
+
+    Raises:
+        BadEnvelope: there are too many fields, or too many percent signs.
+    """
+    fields = bytes(body).replace(b"+", b" ").split(b"&", MAX_FIELDS)
+    if len(fields) > MAX_FIELDS:
+        raise BadEnvelope(f"the form has more than {MAX_FIELDS} fields")
+    pairs = [field.partition(b"=") for field in fields if field]
+    return [
+        (_decode_text(name).decode("utf-8", "replace"), _decode_text(value))
+        for name, _, value in pairs
+    ]
+
+
+def _decode_text(text: bytes) -> bytes:
+    return _decode_all(np.frombuffer(text, np.uint8))
+
+
+def _decode_all(data: np.ndarray) -> bytes:
     if 3 * np.count_nonzero(data == PERCENT) > len(data):
         raise BadEnvelope("the form holds percent signs that encode nothing")
     pieces, begin = [], 0

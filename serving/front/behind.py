@@ -89,7 +89,8 @@ def describe_upstreams(settings: ServerSettings, door: DoorSettings) -> Behind:
     archives = [archive for _, archive in named]
     properties = {**DEFAULTS, **read_config(settings), **settings.overrides}
     has_model_api = properties.get("enable_model_api") == "true"
-    hand_over = not has_model_api and all(a.takes_names for a in archives)
+    server = make_server(settings)
+    hand_over = not has_model_api and all(map(server.reads_names, archives))
     limit = int(properties["max_request_size"])
     own_queue = int(properties["job_queue_size"])
     return Behind(
@@ -99,7 +100,7 @@ def describe_upstreams(settings: ServerSettings, door: DoorSettings) -> Behind:
         # TorchServe's own queue length is meant for bodies in Java's heap; names take no room.
         queue=max(door.queue, own_queue) if hand_over else own_queue,
         only_model=_only_model([name for name, _ in named], door),
-        routes=make_server(settings).plan_routes(named),
+        routes=server.plan_routes(named),
     )
 
 

@@ -33,6 +33,21 @@ class WorkerPlan:
 
 
 @dataclass(frozen=True)
+class ForeignSettings:
+    """The settings in config.properties for handlers that are not offpath's.
+
+    Attributes:
+        envelope: name of a module of ts.torch_handler.request_envelope; empty for none.
+        decode_input: JSON and text are decoded before the handler gets them.
+        metrics_config: path of the metrics.yaml with the metrics that a handler can get by name.
+    """
+
+    envelope: str = ""
+    decode_input: bool = True
+    metrics_config: str = ""
+
+
+@dataclass(frozen=True)
 class Plan:
     """All workers of a server, and what they have in common.
 
@@ -47,6 +62,7 @@ class Plan:
     has_door: bool
     max_body_bytes: int
     most_bytes: int
+    foreign: ForeignSettings = ForeignSettings()
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -58,7 +74,7 @@ def read_plan(text: bytes) -> Plan:
         WorkerPlan(**{**worker, "model": _read_model(**worker["model"])})
         for worker in content.pop("workers")
     ]
-    return Plan(tuple(workers), **content)
+    return Plan(tuple(workers), foreign=ForeignSettings(**content.pop("foreign")), **content)
 
 
 def _read_model(settings: dict[str, Any], **values: Any) -> ServedModel:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from offpath.archive.mar_file import MarFile, read_mar, unpack_mar
 from offpath.errors import MissingPackage, WrongOption
+from offpath.handler.process.host_limits import count_cores
 from offpath.handler.process.lazy_imports import is_installed
-from offpath.serving.granian.plan import Plan, WorkerPlan
+from offpath.serving.granian.plan import ForeignSettings, Plan, WorkerPlan
 from offpath.serving.granian.reports import Reports, StatusPages
 from offpath.serving.granian.slots import plan_models
 from offpath.serving.server.served_model import ServedModel, name_socket
@@ -27,6 +29,8 @@ from offpath.serving.server.server_settings import (
     socket_path,
 )
 
+# One folder for each GPU.
+DRIVER = Path("/proc/driver/nvidia/gpus")
 MOST_LOG_BYTES = 20 << 20
 # Bodies that all workers may hold; beyond it requests get 503.
 MOST_BODY_BYTES = 1 << 30
@@ -54,7 +58,10 @@ class GranianServer(Server):
         return links
 
     def plan_routes(self, archives: Sequence[tuple[str, MarFile]]) -> tuple[ServedModel, ...]:
-        return tuple(plan_models(archives))
+        return tuple(plan_models(archives, self._count_default_workers))
+
+    def reads_names(self, archive: MarFile) -> bool:
+        return True
 
     def rotate_log(self) -> None:
         log = self.log_path
@@ -91,7 +98,7 @@ class GranianServer(Server):
         """Starts the supervisor, which imports torch while the archives are unpacked."""
         if not (is_installed("granian") and is_installed("uvloop")):
             raise MissingPackage("Granian", "granian")
-        self._models = plan_models(self.archives)
+        self._models = plan_models(self.archives, self._count_default_workers)
         if not self.settings.unix_sockets and len(self._models) > 1:
             raise WrongOption(
                 f"{len(self._models)} archives on Granian need the front door, which chooses the "
@@ -125,8 +132,7 @@ class GranianServer(Server):
 
     def _make_plan(self, folder: Path) -> Plan:
         """Unpacks the archives and returns what the supervisor has to know."""
-        settings = self.settings
-        properties = {**DEFAULTS, **read_config(settings), **settings.overrides}
+        settings, properties = self.settings, self._read_properties()
         workers: list[WorkerPlan] = []
         for model in self._models:
             unpacked = folder / f"model-{model.first_slot}"
@@ -142,4 +148,36 @@ class GranianServer(Server):
             has_door=settings.unix_sockets,
             max_body_bytes=int(properties["max_request_size"]),
             most_bytes=MOST_BODY_BYTES // max(1, len(workers)),
+            foreign=self._read_foreign_settings(properties),
         )
+
+    def _read_properties(self) -> dict[str, str]:
+        return {**DEFAULTS, **read_config(self.settings), **self.settings.overrides}
+
+    def _count_default_workers(self) -> int:
+        """Returns the workers that TorchServe starts for an archive that names no number."""
+        wanted = self._read_properties().get("default_workers_per_model", "")
+        gpus = len(list(DRIVER.glob("*"))) if DRIVER.is_dir() else 0
+        return int(wanted) if wanted.isdecimal() else gpus or count_cores()
+
+    def _read_foreign_settings(self, properties: Mapping[str, str]) -> ForeignSettings:
+        # Our own file is made for our own handler.
+        given = properties if self.settings.config is not None else {}
+        envelope = given.get("service_envelope", "")
+        return ForeignSettings(
+            os.environ.get("TS_SERVICE_ENVELOPE", envelope),
+            given.get("decode_input_request", "true") == "true",
+            given.get("metrics_config") or str(find_default_metrics()),
+        )
+
+
+def find_default_metrics() -> Path:
+    """Returns TorchServe's own metrics.yaml.
+
+    Raises:
+        MissingPackage: the Python part of TorchServe is not installed.
+    """
+    spec = importlib.util.find_spec("ts")
+    if spec is None or spec.origin is None:
+        raise MissingPackage("TorchServe", "torchserve")
+    return Path(spec.origin).parent / "configs" / "metrics.yaml"

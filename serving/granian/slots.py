@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from offpath.archive.mar_file import MarFile, check_runs_alone
+from offpath.archive.mar_file import MarFile
 from offpath.errors import WrongOption
+from offpath.handler.process.host_limits import count_cores
 from offpath.serving.server.served_model import ServedModel
 
 # The supervisor gets the plan of all workers as one message, for which Linux has 208 kB.
@@ -16,25 +17,33 @@ MOST_WORKERS = 256
 NAME = re.compile("[A-Za-z0-9._-]{1,64}")
 
 
-def plan_models(archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:
+# Keys of model-config.yaml for what only TorchServe's Java part can do.
+JAVA_KEYS = ("parallelType", "asyncCommunication", "continuousBatching", "sequenceMaxIdleMSec")
+
+
+def plan_models(
+    archives: Sequence[tuple[str, MarFile]], default_workers: Callable[[], int] = count_cores
+) -> list[ServedModel]:
     """Numbers the workers of archives, each given with the name that its model is served under.
 
+    Args:
+        default_workers: returns the number for an archive that is not offpath's and names none.
+
     Raises:
-        WrongOption: an archive has another handler or a name that no path can hold, or there are
-            too many workers.
+        WrongOption: an archive asks for what only Java can do, it has a name that no path can
+            hold, or there are too many workers.
     """
     models: list[ServedModel] = []
     next_slot = 0
     for name, archive in archives:
-        check_runs_alone(archive)
+        check_needs_no_java(archive)
         version = archive.model_version
         if not (NAME.fullmatch(name) and NAME.fullmatch(version)):
             raise WrongOption(
                 f"{archive.path} holds {name!r} {version!r}; a path of Granian's needs names of "
                 "letters, digits and ._-; choose one with NAME=PATH.mar"
             )
-        # There is no scaling: the largest number of workers runs from the start.
-        workers = archive.serving.workers
+        workers = count_workers(archive, default_workers)
         settings = replace(archive.serving, min_workers=workers, max_workers=workers, asked={})
         models.append(
             ServedModel(
@@ -44,6 +53,7 @@ def plan_models(archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:
                 settings,
                 next_slot,
                 all(model.name != name for model in models),
+                "" if archive.has_our_handler else archive.handler,
             )
         )
         next_slot = models[-1].slots.stop
@@ -53,3 +63,29 @@ def plan_models(archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:
                 f"{MOST_WORKERS}, so lower maxWorkers, or start another server"
             )
     return models
+
+
+def check_needs_no_java(archive: MarFile) -> None:
+    """Raises WrongOption if an archive asks for what only TorchServe's Java part can do."""
+    for key in JAVA_KEYS:
+        if not archive.has_our_handler and (archive.model_config or {}).get(key):
+            raise WrongOption(
+                f"{archive.path} asks for {key}, which only TorchServe has; use --server torchserve"
+            )
+    if not archive.has_our_handler and not archive.handler:
+        raise WrongOption(f"{archive.path} names no handler in its manifest")
+
+
+def count_workers(archive: MarFile, default_workers: Callable[[], int]) -> int:
+    """Returns the workers of an archive.
+
+    There is no scaling. offpath's archives start the largest number, and others the number that
+    TorchServe would start (`initModelStore` in ModelServer.java).
+    """
+    serving = archive.serving
+    if archive.has_our_handler:
+        return serving.workers
+    is_valid = {"min_workers", "max_workers"} <= serving.asked.keys() - serving.ignored.keys()
+    if is_valid and serving.max_workers >= serving.min_workers:
+        return serving.min_workers
+    return default_workers()

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 from granian.constants import HTTPModes
@@ -34,7 +34,10 @@ from offpath.serving.granian.uploads import Body, BodyMemory
 from offpath.serving.process.gpus import list_gpus
 from offpath.serving.server.served_model import ServedModel
 from offpath.serving.service.archived_handler import ArchivedHandler
-from offpath.serving.service.model_service import ModelService, ServiceSettings
+from offpath.serving.service.model_service import Handler, ModelService, ServiceSettings
+
+if TYPE_CHECKING:  # it imports what offpath's handler does not need
+    from offpath.serving.granian.foreign_handler import ForeignHandler
 
 logger = logging.getLogger("granian")
 TICK_S = 1.0
@@ -91,7 +94,7 @@ class App:
         self,
         plan: Plan,
         worker: WorkerPlan,
-        handler: ArchivedHandler,
+        handler: Handler,
         sums: MetricSums,
         report: Callable[[Any], bool],
         balance: Balance,
@@ -205,19 +208,12 @@ def run_worker(
     supervisor: Supervisor,
 ) -> None:
     """Loads the archive, tells `offpath serve`, and serves until SIGTERM; never returns."""
-    model, number = worker.model, worker.number
+    number = worker.number
     start_logging(worker.log_name)
     sums = MetricSums()
     try:
         began_s = time.monotonic()
-        handler = ArchivedHandler(
-            Path(worker.folder),
-            batch_size=model.settings.batch_size,
-            gpu=choose_gpu(model, number),
-            make_metric=partial(SummedMetric, sums),
-            name=model.name,
-        )
-        handler.warm_up()
+        handler = load_handler(worker, supervisor.plan, sums)
         load_ms = (time.monotonic() - began_s) * 1e3
         sums.add("WorkerLoadTime", load_ms, False, WorkerName=worker.log_name, Level="Host")
     except Exception as error:
@@ -241,6 +237,25 @@ def run_worker(
 
     uvloop.run(serve(make_app, listener, lambda: tell(ready=handler.describe())))
     os._exit(0)
+
+
+def load_handler(
+    worker: WorkerPlan, plan: Plan, sums: MetricSums
+) -> ArchivedHandler | ForeignHandler:
+    """Loads the worker's archive, and warms offpath's handler up."""
+    model, folder, gpu = worker.model, Path(worker.folder), choose_gpu(worker.model, worker.number)
+    size = model.settings.batch_size
+    if model.foreign_handler:
+        from offpath.serving.granian.foreign_handler import ForeignHandler
+
+        return ForeignHandler(
+            folder, model.foreign_handler, plan.foreign, sums, size, gpu, model.name
+        )
+    handler = ArchivedHandler(
+        folder, size, gpu, make_metric=partial(SummedMetric, sums), name=model.name
+    )
+    handler.warm_up()
+    return handler
 
 
 async def serve(

@@ -19,6 +19,7 @@ class ServedModel:
         settings: the settings in force.
         first_slot: number of its first worker; all workers of a server are numbered.
         is_default: paths without a version lead to it.
+        foreign_handler: the handler that its manifest names; empty for offpath's.
     """
 
     name: str
@@ -27,6 +28,7 @@ class ServedModel:
     settings: ServingSettings
     first_slot: int
     is_default: bool
+    foreign_handler: str = ""
 
     @property
     def slots(self) -> range:

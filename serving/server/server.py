@@ -109,6 +109,10 @@ class Server(ABC):
         """Returns models with sockets of their own; empty if the server finds the model itself."""
         return ()
 
+    def reads_names(self, archive: MarFile) -> bool:
+        """Tells whether the front door may pass this archive a file's name instead of a body."""
+        return archive.takes_names
+
     def rotate_log(self) -> None:
         """Moves a log that has become large aside, where nobody else does."""
 

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from offpath.handler.error_kinds import BUSY, MODEL_GONE
 from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, REQUEST_ID_HEADER
@@ -62,6 +62,23 @@ class ServiceSettings:
     threads: int | None = None
 
 
+class Handler(Protocol):
+    """An `ArchivedHandler`, or another archive's own code: it answers batches."""
+
+    @property
+    def diagnosis(self) -> str | None:
+        """The reason why this process must be replaced; None while its model works."""
+
+    def handle(self, requests: Sequence[Request]) -> list[Reply]:
+        """Answers a batch, one reply per request, in order."""
+
+    def count_requests(self, status: int, seconds: float, number: int = 1) -> None:
+        """Counts the time of answered requests."""
+
+    def close(self) -> None:
+        """Ends the handler after its last batch."""
+
+
 def largest_body_bytes(max_payload_bytes: int) -> int:
     """Returns the size of the largest body that can hold an image of this size: base64 in JSON."""
     return -(-max_payload_bytes // 3) * 4 + ENVELOPE_BYTES
@@ -86,7 +103,7 @@ class ModelService:
 
     def __init__(
         self,
-        handler: ArchivedHandler,
+        handler: Handler,
         settings: ServiceSettings,
         count: Callable[[int], None] = ignore,
         on_sick: Callable[[str], None] = ignore,

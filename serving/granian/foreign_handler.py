@@ -1,0 +1,292 @@
+"""Runs an archive as TorchServe's worker would, whoever wrote its handler.
+
+Loading, the context and the rules for statuses and bodies are TorchServe's own Python code
+(ts/model_loader.py, ts/service.py). What Java does around a worker is here: parameters from a
+request (`parseRequest` in InferenceRequestHandler.java, `getFormData` in NettyUtils.java), and a
+reply from the worker's message (BatchAggregator.java, RestJob.java).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ts.metrics.caching_metric import CachingMetric
+from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
+from ts.metrics.metric_type_enum import MetricTypes
+from ts.model_loader import TsModelLoader
+from ts.utils.util import PredictionException
+
+from offpath.handler.error_kinds import MODEL_GONE, ErrorKind
+from offpath.handler.errors import ItemError
+from offpath.handler.request.body_from_front_door import FORM, MULTIPART, DoorBodies
+from offpath.handler.request.forms import Body, read_form, split_multipart
+from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, PREFIX, TYPE_HEADER
+from offpath.serving.granian.metric_sums import MetricSums
+from offpath.serving.granian.plan import ForeignSettings
+from offpath.serving.service.messages import Reply, Request
+from offpath.serving.service.refusals import Refused
+
+logger = logging.getLogger(__name__)
+ROOT = Path(__file__).resolve().parents[2]
+JSON = "application/json"
+# Of a part with a file name and without a type (Netty's HttpPostBodyUtil.java).
+FILE_TYPE = "application/octet-stream"
+# Their labels may be anything, and a report has room for about a thousand.
+MOST_SERIES = 500
+# Java's name for every failure of a handler (BatchAggregator.java, NettyUtils.java).
+FAILURE = "InternalServerException"
+NO_STREAM = "this server sends no reply in parts"
+END_OF_MESSAGE = -1
+# Name, content type as sent (empty for none), value.
+Parameter = tuple[str, str, bytes]
+
+
+class ForeignHandler:
+    """The entry point of an unpacked archive; it is loaded, and always called, in one thread.
+
+    Args:
+        handler: as its manifest names it: `image_classifier`, `handler.py` or `handler.py:name`.
+        gpu: index of the CUDA device; None for the CPU.
+
+    Raises:
+        Exception: whatever the archive's code raises while it loads.
+    """
+
+    diagnosis: str | None = None
+
+    def __init__(
+        self,
+        folder: Path,
+        handler: str,
+        settings: ForeignSettings,
+        sums: MetricSums,
+        batch_size: int,
+        gpu: int | None,
+        name: str,
+    ) -> None:
+        self._decodes = settings.decode_input
+        self._device = "cpu" if gpu is None else f"cuda:{gpu}"
+        self._door = DoorBodies.from_environment()
+        enter_archive(folder, handler)
+        cache = PublishedMetrics(settings.metrics_config, sums, name)
+        self._thread = ThreadPoolExecutor(1, "foreign-handler")
+        load = TsModelLoader().load
+        envelope = settings.envelope or None
+        self._service = self._thread.submit(
+            load, name, str(folder), handler, gpu, batch_size, envelope, True, cache
+        ).result()
+        self._service.set_cl_socket(NoStream())
+
+    def handle(self, requests: Sequence[Request]) -> list[Reply]:
+        """Answers a batch, one reply per request, in order."""
+        entries = [self._make_entry(request) for request in requests]
+        batch = [entry for entry in entries if not isinstance(entry, Reply)]
+        replies = iter(self._predict(batch) if batch else ())
+        return [entry if isinstance(entry, Reply) else next(replies) for entry in entries]
+
+    def _predict(self, batch: list[dict[str, Any]]) -> list[Reply]:
+        try:
+            message = self._thread.submit(self._service.predict, batch).result()
+        except SystemExit as end:
+            # It ends its worker under TorchServe too.
+            self.diagnosis = f"its handler has called sys.exit({end.code!r:.80})"
+            return [Refused(MODEL_GONE).reply for _ in batch]
+        return list(read_message(message))
+
+    def _make_entry(self, request: Request) -> dict[str, Any] | Reply:
+        """Makes what TorchServe's worker receives; the reply if the body cannot be read."""
+        try:
+            return self._read(request)
+        except ItemError as error:
+            return Refused(ErrorKind(error.status, error.type, error.message)).reply
+
+    def _read(self, request: Request) -> dict[str, Any]:
+        headers, body = dict(request.headers), request.body
+        if self._door is not None and self._door.has_sent(headers):
+            headers["content-type"] = headers.get(TYPE_HEADER, "")
+            if headers.get(BODY_HEADER):
+                body = bytes(self._door.map_body(headers[BODY_HEADER]))
+        headers = {k: v for k, v in headers.items() if not k.startswith(PREFIX)}
+        headers.setdefault(EXPLAIN_HEADER, "False")
+        parameters = make_parameters(body, headers.get("content-type", ""))
+        return {
+            "requestId": request.request_id.encode(),
+            "headers": [{"name": k.encode(), "value": v.encode()} for k, v in headers.items()],
+            "parameters": [
+                {"name": name, "contentType": kind, "value": self._decode(kind, value)}
+                for name, kind, value in parameters
+            ],
+        }
+
+    def _decode(self, kind: str, value: bytes) -> Any:
+        """Decodes JSON and text (`_retrieve_input_data` in ts/protocol/otf_message_handler.py)."""
+        if self._decodes:
+            with contextlib.suppress(ValueError, RecursionError):
+                if kind == JSON:
+                    return json.loads(value.decode())
+                if kind.startswith("text"):
+                    return value.decode()
+        return bytearray(value)
+
+    def warm_up(self) -> None:
+        """Does nothing: only the archive's users know what its handler accepts."""
+
+    def count_requests(self, status: int, seconds: float, number: int = 1) -> None:
+        """Does nothing: TorchServe's own metrics are counted by the worker."""
+
+    def describe(self) -> dict[str, Any]:
+        return {"device": self._device}
+
+    def close(self) -> None:
+        """TorchServe ends a worker without a word to its handler."""
+        self._thread.shutdown(wait=True)
+
+
+def enter_archive(folder: Path, handler: str) -> None:
+    """Gives this process the working folder and the import path that TorchServe's worker has.
+
+    `getEnvString` in EnvironmentUtils.java: the archive first, then the handler's own folder.
+    """
+    os.chdir(folder)
+    own = (folder / handler.partition(":")[0]).parent
+    sys.path[:] = [
+        *dict.fromkeys((str(folder), str(own))),
+        # Otherwise `import handler` would find the package of that name in a checkout.
+        *(entry for entry in sys.path if entry and Path(entry).resolve() != ROOT),
+    ]
+    if (folder / "offpath.py").exists() or (folder / "offpath").is_dir():
+        for name in [one for one in sys.modules if one.partition(".")[0] == "offpath"]:
+            del sys.modules[name]
+
+
+def make_parameters(body: Body, content_type: str) -> list[Parameter]:
+    """Makes the parameters of a request: its form's, or its body.
+
+    Raises:
+        ItemError: the form cannot be parsed.
+    """
+    parameters: list[Parameter] = []
+    kind = content_type.partition(";")[0].strip()
+    if kind.lower() == MULTIPART:
+        for part in split_multipart(body, content_type):
+            own = FILE_TYPE if part.content_type is None else part.content_type
+            kind = own.partition(";")[0].strip() if part.is_file else ""
+            parameters.append((part.name, kind, bytes(part.value)))
+    elif kind.lower() == FORM:
+        parameters += [(name, "", value) for name, value in read_form(body)]
+    else:
+        parameters.append(("body", kind, bytes(body)))
+    return parameters
+
+
+def read_message(message: bytes | bytearray) -> Iterator[Reply]:
+    """Reads the replies in a message of `create_predict_response` in otf_message_handler.py."""
+    view, at = memoryview(message), 0
+
+    def take(size: int) -> bytes:
+        nonlocal at
+        at += size
+        return bytes(view[at - size : at])
+
+    def number() -> int:
+        return int.from_bytes(take(4), "big", signed=True)
+
+    def text() -> str:
+        return take(number()).decode()
+
+    code, reason = number(), text()
+    while (id_size := number()) != END_OF_MESSAGE:
+        take(id_size)
+        kind, status, _ = text(), number(), text()
+        headers = {"content-type": kind} if kind else {}
+        for _ in range(number()):
+            key = text().lower()
+            headers[key] = text()
+        body = take(number())
+        if code == 200:
+            yield Reply(status, headers, body)
+        else:
+            yield Refused(ErrorKind(code, FAILURE, reason)).reply
+
+
+class NoStream:
+    """Stands in for the connection to Java, on which a handler would send parts of a reply."""
+
+    def sendall(self, *_: object) -> NoReturn:
+        raise PredictionException(NO_STREAM, 501)
+
+
+class PublishedMetrics(MetricsCacheYamlImpl):
+    """TorchServe's metrics cache, whose metrics go to our /metrics instead of a log.
+
+    Args:
+        path: a metrics.yaml, which declares the metrics that a handler can get by name.
+    """
+
+    def __init__(self, path: str, sums: MetricSums, model_name: str) -> None:
+        super().__init__(path)
+        self.model_name = model_name
+        self._publish = limit_series(sums)
+        self.initialize_cache()
+
+    def add_metric_to_cache(
+        self,
+        metric_name: str,
+        unit: str,
+        dimension_names: Sequence[str] = (),
+        metric_type: MetricTypes = MetricTypes.COUNTER,
+    ) -> CachingMetric:
+        names = list(dimension_names)
+        super().add_metric_to_cache(metric_name, unit, names, metric_type)
+        metric = PublishedMetric(metric_name, unit, names, metric_type)
+        metric.publish = self._publish
+        self.cache[metric_type][metric_name] = metric
+        return metric
+
+
+Publish = Callable[[str, float, bool, dict[str, str]], None]
+
+
+class PublishedMetric(CachingMetric):
+    publish: Publish
+
+    def add_or_update(
+        self, value: float, dimension_values: Sequence[Any] = (), request_id: str = ""
+    ) -> None:
+        if len(dimension_values) != len(self.dimension_names) or not self._accepts(value):
+            logger.error("wrong value or dimensions for metric %s", self.metric_name)
+            return
+        labels = {
+            name: str(label)
+            for name, label in zip(self.dimension_names, dimension_values)
+            if name != "Hostname"  # which every metric gets
+        }
+        if self.metric_type == MetricTypes.HISTOGRAM:
+            self.publish(f"{self.metric_name}_sum", value, True, labels)
+            self.publish(f"{self.metric_name}_count", 1, True, labels)
+        else:
+            self.publish(self.metric_name, value, self.metric_type == MetricTypes.COUNTER, labels)
+
+    def _accepts(self, value: float) -> bool:
+        return self.metric_type != MetricTypes.COUNTER or value >= 0
+
+
+def limit_series(sums: MetricSums) -> Publish:
+    """Returns a function that adds to `sums`, but not to more than `MOST_SERIES` series."""
+    known: set[tuple[str, ...]] = set()
+
+    def publish(name: str, value: float, is_counter: bool, labels: dict[str, str]) -> None:
+        key = (name, *labels.values())
+        if key in known or len(known) < MOST_SERIES:
+            known.add(key)
+            sums.add(name, float(value), is_counter, **labels)
+
+    return publish

@@ -1,0 +1,372 @@
+"""Archives that are not offpath's: a real TorchServe and Granian give equal replies."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+import yaml
+
+from offpath.archive.mar_file import read_mar
+from offpath.errors import WrongOption
+from offpath.serving.granian.slots import count_workers
+from offpath.serving.server.server import Server
+from offpath.serving.server.server_settings import ServerSettings
+from offpath.serving.session import make_server
+from tests.support.eventually import eventually
+from tests.support.front import front
+from tests.support.images import jpeg
+from tests.support.stock_archive import make_stock
+
+pytestmark = pytest.mark.server
+# Answers what it was given, or does what the first request of a batch says.
+ECHO = """
+import os
+import sys
+import time
+
+import torch
+from ts.handler_utils.utils import send_intermediate_predict_response
+from ts.utils.util import PredictionException
+
+
+def show(value):
+    if isinstance(value, (bytes, bytearray)):
+        return [type(value).__name__, len(value), bytes(value[:40]).decode("latin-1")]
+    return value
+
+
+def handle(data, context):
+    if data is None:
+        context.loaded = [os.path.basename(os.getcwd()) == os.path.basename(
+            context.system_properties["model_dir"]), os.getcwd() in sys.path]
+        return None
+    row, said = data[0], context.get_request_header(0, "x-do")
+    if said == "tell":
+        return [{"rows": {k: show(v) for k, v in row.items()},
+                 "types": {k: context.get_request_header(0, k) for k in row},
+                 "header": context.get_request_header(0, "x-mine"),
+                 "explain": context.get_request_header(0, "explain"),
+                 "size": context.system_properties["batch_size"],
+                 "gpu": context.system_properties["gpu_id"],
+                 "loaded": context.loaded, "config": context.model_yaml_config}]
+    if said == "count":
+        time.sleep(0.05)
+        return [len(data)] * len(data)
+    if said == "headers":
+        context.set_response_content_type(0, "text/plain")
+        context.set_response_header(0, "X-Own", "1")
+        context.set_response_status(code=418, phrase="Teapot", idx=0)
+        return ["short and stout"]
+    if said == "metrics":
+        context.metrics.add_counter("Seen", 2)
+        context.metrics.add_time("Took", 7.5, unit="ms")
+        context.metrics.add_percent("Share", 50)
+        return ["counted"]
+    if said == "exit":
+        sys.exit(3)
+    if said == "stream":
+        send_intermediate_predict_response(["part"], context.request_ids, "ok", 200, context)
+    if said in ERRORS:
+        raise ERRORS[said]
+    return REPLIES.get(said, [b"unknown"])
+
+
+ERRORS = {
+    "fail": ValueError("secret"),
+    "memory": MemoryError(),
+    "cuda": RuntimeError("CUDA error: out of memory"),
+    "refuse": PredictionException("not today", 422),
+}
+REPLIES = {
+    "bytes": [b"\\x00\\xff"],
+    "text": ["caf\\u00e9"],
+    "dict": [{"b": 1, "a": [0.5, None]}],
+    "number": [3],
+    "tensor": [torch.arange(3)],
+    "set": [{1, 2}],
+    "none": [None],
+    "two": ["a", "b"],
+    "nothing": [],
+    "no list": "a text",
+}
+"""
+# A class in a module whose name is our package's.
+OWN_CLASS = """
+from ts.torch_handler.base_handler import BaseHandler
+
+import helper
+
+
+class Mine(BaseHandler):
+    def initialize(self, context):
+        self.initialized = True
+
+    def handle(self, data, context):
+        return [helper.WORD for _ in data]
+"""
+NET = """
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.classifier = torch.nn.Linear(48, 7)
+
+    def forward(self, images):
+        pooled = torch.nn.functional.adaptive_avg_pool2d(images, 4)
+        return self.classifier(pooled.flatten(1))
+"""
+CONFIG = {"minWorkers": 1, "maxWorkers": 1, "batchSize": 4, "maxBatchDelay": 50, "mine": {"a": 1}}
+PHOTOGRAPH = jpeg(size=(320, 240))
+# What the handler does, and arguments for httpx.
+REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "body": ("tell", {"content": PHOTOGRAPH, "headers": {"Content-Type": "image/jpeg"}}),
+    "put": ("tell", {"content": PHOTOGRAPH, "method": "PUT"}),
+    "json": ("tell", {"json": {"instances": [{"a": 1}]}}),
+    "json-bad": ("tell", {"content": b"{", "headers": {"Content-Type": "application/json"}}),
+    "json-charset": (
+        "tell",
+        {"content": b"[1]", "headers": {"Content-Type": "application/json; charset=utf-8"}},
+    ),
+    "text": ("tell", {"content": "caf\u00e9", "headers": {"Content-Type": "text/plain"}}),
+    "text-bad": ("tell", {"content": b"\xff", "headers": {"Content-Type": "text/csv"}}),
+    "form-file": ("tell", {"files": {"data": ("a.jpg", PHOTOGRAPH, "image/jpeg")}}),
+    "form-untyped": (
+        "tell",
+        {
+            "content": b'--B\r\nContent-Disposition: form-data; name="data"; filename="a"\r\n\r\n'
+            b"\x00\xff\r\n--B--\r\n",
+            "headers": {"Content-Type": "multipart/form-data; boundary=B"},
+        },
+    ),
+    "form-empty-type": ("tell", {"files": {"data": ("a.bin", b"\x00\xff", "")}}),
+    "form-text-file": ("tell", {"files": {"data": ("a.txt", b"words", "text/plain")}}),
+    "form-field": ("tell", {"files": {"data": (None, b"words")}}),
+    "form-two": (
+        "tell",
+        {"files": [("a", (None, b"1")), ("data", ("a.jpg", PHOTOGRAPH, "image/jpeg"))]},
+    ),
+    "urlencoded": ("tell", {"data": {"a": "1", "x": "a b&\u00e9", "empty": ""}}),
+    "query": ("tell", {"content": b"x", "params": {"a": "1"}}),
+    "header": ("tell", {"content": b"x", "headers": {"x-mine": "yes"}}),
+    "empty": ("tell", {"content": b""}),
+    **{
+        one: (one, {"content": b"x"})
+        for one in (
+            "bytes",
+            "text",
+            "dict",
+            "number",
+            "tensor",
+            "set",
+            "none",
+            "two",
+            "nothing",
+            "no list",
+            "fail",
+            "memory",
+            "cuda",
+            "refuse",
+            "headers",
+            "metrics",
+        )
+    },
+}
+
+
+def write_archive(
+    store: Path, name: str, files: dict[str, str], handler: str, config: object = CONFIG
+) -> Path:
+    model = {"modelName": name, "modelVersion": "1.0", "handler": handler}
+    if config is not None:
+        model["configFile"] = "model-config.yaml"
+    with zipfile.ZipFile(store / f"{name}.mar", "w") as archive:
+        manifest = {"model": model, "runtime": "python", "archiverVersion": "0.12.0"}
+        archive.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
+        for file, text in files.items():
+            archive.writestr(file, text)
+        if config is not None:
+            archive.writestr("model-config.yaml", yaml.safe_dump(config))
+    return store / f"{name}.mar"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a store with `echo`, `mine` and `stock`."""
+    store = tmp_path_factory.mktemp("foreign")
+    write_archive(store, "echo", {"handler.py": ECHO}, "handler.py:handle")
+    files = {"offpath.py": OWN_CLASS, "helper.py": "WORD = 'mine'"}
+    write_archive(store, "mine", files, "offpath.py")
+    (store / "net.py").write_text(NET)
+    scope: dict[str, type[torch.nn.Module]] = {}
+    exec(NET, scope)
+    torch.manual_seed(0)
+    torch.save(scope["Net"]().state_dict(), store / "net.pth")
+    labels = {str(n): f"label {n}" for n in range(7)}
+    made = make_stock(
+        store / "made", store / "net.py", store / "net.pth", labels=labels, config=CONFIG
+    )
+    made.rename(store / "stock.mar")
+    return store
+
+
+def start(store: Path, name: str, kind: str, **changes: object) -> Server:
+    fields = {"inference_port": 0, "metrics_port": 0, "server": kind, **changes}
+    return make_server(ServerSettings(store, (f"{name}.mar",), **fields))
+
+
+@pytest.fixture(scope="module")
+def torchserve(store: Path) -> Iterator[Server]:
+    """A TorchServe as shipped, with all archives and its metrics on a page."""
+    settings = ServerSettings(
+        store,
+        ("echo.mar", "mine.mar", "stock.mar"),
+        inference_port=0,
+        metrics_port=0,
+        overrides={"metrics_mode": "prometheus", "disable_token_authorization": "true"},
+        stock=True,
+    )
+    with make_server(settings) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def granian(store: Path) -> Iterator[Server]:
+    with start(store, "echo", "granian") as server:
+        yield server
+
+
+def ask(url: str, request: str, model: str = "echo") -> httpx.Response:
+    do, arguments = REQUESTS.get(request, (request, {}))
+    headers = {**arguments.get("headers", {}), "x-do": do}
+    target = f"{url}/predictions/{model}"
+    return httpx.request(**{"method": "POST", **arguments, "url": target, "headers": headers})
+
+
+def show(reply: httpx.Response) -> tuple[int, str | None, bytes | object]:
+    """Returns what must be equal: status, type and body."""
+    kind = reply.headers.get("content-type")
+    return reply.status_code, kind, reply.json() if reply.content[:1] == b"{" else reply.content
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_replies_are_those_of_torchserve(
+    torchserve: Server, granian: Server, request_: str
+) -> None:
+    theirs, ours = ask(torchserve.inference_url, request_), ask(granian.inference_url, request_)
+    assert show(ours) == show(theirs)
+    assert ours.headers.get("x-own") == theirs.headers.get("x-own")
+
+
+def test_an_archive_may_hold_modules_with_our_names(torchserve: Server, store: Path) -> None:
+    with start(store, "mine", "granian") as server:
+        assert [ask(one.inference_url, "put", "mine").text for one in (torchserve, server)] == [
+            "mine",
+            "mine",
+        ]
+
+
+def test_the_stock_handler_answers_as_on_torchserve(torchserve: Server, store: Path) -> None:
+    with start(store, "stock", "granian") as server:
+        for request in ("body", "put", "form-file", "text", "json", "fail"):
+            assert show(ask(server.inference_url, request, "stock")) == show(
+                ask(torchserve.inference_url, request, "stock")
+            )
+
+
+def test_requests_that_wait_share_a_batch(granian: Server) -> None:
+    url = f"{granian.inference_url}/predictions/echo"
+    with ThreadPoolExecutor(8) as pool:
+        sizes = list(pool.map(lambda _: httpx.post(url, headers={"x-do": "count"}).text, range(40)))
+    assert {"2", "3", "4"} & set(sizes) and {*sizes} <= {"1", "2", "3", "4"}
+
+
+def read_metrics(server: Server) -> dict[str, float]:
+    lines = httpx.get(f"{server.metrics_url}/metrics").text.splitlines()
+    names = ("Seen", "Took", "Share")
+    return {
+        re.sub('[Hh]ostname="[^"]*",?', "", line.rpartition(" ")[0]).replace(",}", "}"): float(
+            line.rpartition(" ")[2]
+        )
+        for line in lines
+        if line.startswith(names)
+    }
+
+
+def test_metrics_of_the_handler_are_published(granian: Server) -> None:
+    assert ask(granian.inference_url, "metrics").text == "counted"
+    labels = 'ModelName="echo",Level="Model"'
+    wanted = {f"Seen{{{labels}}}": 2.0, f"Took{{{labels}}}": 7.5, f"Share{{{labels}}}": 50.0}
+    eventually(lambda: read_metrics(granian) == wanted)
+
+
+def test_a_reply_in_parts_is_refused(granian: Server) -> None:
+    reply = ask(granian.inference_url, "stream")
+    assert reply.status_code == 501 and "in parts" in reply.json()["message"]
+
+
+def test_a_handler_that_exits_ends_its_worker_and_another_takes_over(granian: Server) -> None:
+    pid = granian.worker_pids()
+    reply = ask(granian.inference_url, "exit")
+    assert reply.status_code == 503
+    eventually(lambda: granian.worker_pids() not in ([], pid))
+    eventually(lambda: ask(granian.inference_url, "bytes").status_code == 200)
+
+
+def test_the_front_door_passes_each_body_whole(
+    granian: Server, store: Path, model_store: Path, tmp_path: Path
+) -> None:
+    """Beside an archive of offpath's, for which the door stores bodies as files."""
+    both = tmp_path / "both"
+    both.mkdir()
+    shutil.copy(store / "echo.mar", both)
+    shutil.copy(model_store / "near-free.mar", both)
+    told = [name for name, (do, _) in REQUESTS.items() if do == "tell"]
+    with front(both, tmp_path / "logs", "--server", "granian") as door:
+        for request in [*told, "bytes", "fail", "headers"]:
+            behind = ask(door.url, request)
+            assert show(behind) == show(ask(granian.inference_url, request)), request
+        reply = httpx.post(f"{door.url}/predictions/near-free", content=PHOTOGRAPH)
+        assert reply.status_code == 200 and "echo.mar: served as it is" in door.errors()
+
+
+@pytest.mark.parametrize(
+    ("config", "handler", "why"),
+    [
+        ({"parallelType": "pp"}, "handler.py", "asks for parallelType"),
+        ({"asyncCommunication": True}, "handler.py", "asks for asyncCommunication"),
+        (None, "", "names no handler"),
+    ],
+)
+def test_what_only_java_can_do_is_refused(
+    tmp_path: Path, config: object, handler: str, why: str
+) -> None:
+    write_archive(tmp_path, "m", {"handler.py": ECHO}, handler, config)
+    with pytest.raises(WrongOption, match=why):
+        start(tmp_path, "m", "granian").start()
+
+
+@pytest.mark.parametrize(
+    ("config", "workers"),
+    [
+        pytest.param(None, 3, id="none"),
+        pytest.param({"minWorkers": 2, "maxWorkers": 4}, 2, id="the-least"),
+        pytest.param({"minWorkers": 2}, 3, id="one-number-alone-is-ignored"),
+    ],
+)
+def test_as_many_workers_run_as_torchserve_would_start(
+    tmp_path: Path, config: object, workers: int
+) -> None:
+    path = write_archive(tmp_path, "m", {"handler.py": ECHO}, "handler.py", config)
+    assert count_workers(read_mar(path), lambda: 3) == workers
