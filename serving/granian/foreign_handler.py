@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,8 +32,7 @@ from offpath.handler.request.forms import Body, read_form, split_multipart
 from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, PREFIX, TYPE_HEADER
 from offpath.serving.granian.metric_sums import MetricSums
 from offpath.serving.granian.plan import ForeignSettings
-from offpath.serving.service.messages import Reply, Request
-from offpath.serving.service.refusals import Refused
+from offpath.serving.service.messages import Refused, Reply, Request
 
 logger = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +49,13 @@ END_OF_MESSAGE = -1
 Parameter = tuple[str, str, bytes]
 
 
+@dataclass
+class ForeignHealth:
+    """The health of a handler that cannot tell how its model is."""
+
+    diagnosis: str | None = None
+
+
 class ForeignHandler:
     """The entry point of an unpacked archive; it is loaded, and always called, in one thread.
 
@@ -60,8 +67,6 @@ class ForeignHandler:
         Exception: whatever the archive's code raises while it loads.
     """
 
-    diagnosis: str | None = None
-
     def __init__(
         self,
         folder: Path,
@@ -72,6 +77,9 @@ class ForeignHandler:
         gpu: int | None,
         name: str,
     ) -> None:
+        self.health = ForeignHealth()
+        # TorchServe's own metrics are counted by the worker.
+        self.count_requests: Callable[..., None] = lambda *_: None
         self._decodes = settings.decode_input
         self._device = "cpu" if gpu is None else f"cuda:{gpu}"
         self._door = DoorBodies.from_environment()
@@ -97,7 +105,7 @@ class ForeignHandler:
             message = self._thread.submit(self._service.predict, batch).result()
         except SystemExit as end:
             # It ends its worker under TorchServe too.
-            self.diagnosis = f"its handler has called sys.exit({end.code!r:.80})"
+            self.health.diagnosis = f"its handler has called sys.exit({end.code!r:.80})"
             return [Refused(MODEL_GONE).reply for _ in batch]
         return list(read_message(message))
 
@@ -138,9 +146,6 @@ class ForeignHandler:
 
     def warm_up(self) -> None:
         """Does nothing: only the archive's users know what its handler accepts."""
-
-    def count_requests(self, status: int, seconds: float, number: int = 1) -> None:
-        """Does nothing: TorchServe's own metrics are counted by the worker."""
 
     def describe(self) -> dict[str, Any]:
         return {"device": self._device}

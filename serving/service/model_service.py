@@ -63,17 +63,18 @@ class ServiceSettings:
 
 
 class Handler(Protocol):
-    """An `ArchivedHandler`, or another archive's own code: it answers batches."""
+    """An `ArchivedHandler`, or another archive's own code: it answers batches.
 
-    @property
-    def diagnosis(self) -> str | None:
-        """The reason why this process must be replaced; None while its model works."""
+    Attributes:
+        health: its `diagnosis` is the reason to replace this process; None while the model works.
+        count_requests: counts replies by status, seconds that they took, and number.
+    """
+
+    health: Any
+    count_requests: Callable[..., None]
 
     def handle(self, requests: Sequence[Request]) -> list[Reply]:
         """Answers a batch, one reply per request, in order."""
-
-    def count_requests(self, status: int, seconds: float, number: int = 1) -> None:
-        """Counts the time of answered requests."""
 
     def close(self) -> None:
         """Ends the handler after its last batch."""
