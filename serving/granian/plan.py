@@ -1,4 +1,4 @@
-"""What the supervisor and its workers have to know, as one message."""
+"""The plan of a server, a message that tells the supervisor and its workers what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from offpath.serving.server.served_model import ServedModel
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """What one worker serves.
+    """One worker, and the model that it serves.
 
     Attributes:
         number: its place among all workers of the server.
@@ -34,7 +34,7 @@ class WorkerPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What all workers serve.
+    """All workers of a server, and what they have in common.
 
     Attributes:
         port: where workers without a Unix socket listen.

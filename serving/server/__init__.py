@@ -1,1 +1,1 @@
-"""What any server is: settings, start and end, log, and what it says about its models."""
+"""The base of every server: settings, start and end, log, and what it says about its models."""

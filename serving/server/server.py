@@ -1,4 +1,4 @@
-"""What any server is: started, awaited until READY, asked, drained and stopped.
+"""The base of every server: started, awaited until READY, asked, drained and stopped.
 
 Everything that a server keeps in the temporary folder (unzipped models, the workers' sockets) goes
 to a run folder of its own: servers run side by side, and nothing is left behind.

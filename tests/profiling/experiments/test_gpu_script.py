@@ -1,4 +1,4 @@
-"""scripts/gpu.sh: the dry run, continuing, its tables, and its stand-in for a T4."""
+"""scripts/gpu.sh: the dry run, a trial, and its stand-in for a T4."""
 
 from __future__ import annotations
 
@@ -43,65 +43,6 @@ def test_one_step_is_chosen_and_a_wrong_one_is_refused() -> None:
         refused = run_script(*wrong)
         assert refused.returncode == 2 and wrong[-1] in refused.stderr
     assert "--dry-run" in run_script("--help").stdout
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """The script in a repository whose programs only write their results, or fail."""
-    (tmp_path / "scripts").mkdir()
-    for name in ("gpu.sh", "bootstrap.sh"):
-        (tmp_path / "scripts" / name).write_bytes((SCRIPT.parent / name).read_bytes())
-    (tmp_path / "scripts/gpu.sh").chmod(0o755)
-    programs = tmp_path / "venv/bin"
-    programs.mkdir(parents=True)
-    program = f"""#!/bin/sh
-echo "$OFFPATH_RESNET50_REPEATS|$*" >>{tmp_path}/calls
-case $* in *waiting*) exit "$(cat {tmp_path}/code)" ;; esac
-for last in "$@"; do :; done
-case $last in */partial-*) echo done >"$last" ;; esac
-"""
-    for name in ("offpath", "pytest", "python", "taskset"):
-        text = '#!/bin/sh\nshift 2\nexec "$@"\n' if name == "taskset" else program
-        (programs / name).write_text(text)
-        (programs / name).chmod(0o755)
-    (tmp_path / "setup.cfg").touch()
-    stamp = subprocess.run(
-        ["cksum"], stdin=(tmp_path / "setup.cfg").open(), capture_output=True, text=True
-    ).stdout.replace(" ", "")
-    (tmp_path / "venv/.offpath-serve,bench,dev").write_text(stamp.strip())
-    return tmp_path
-
-
-def run_checkout(checkout: Path, waiting_code: int) -> tuple[int, list[str]]:
-    """Returns the exit code, and the programs' calls in this run."""
-    (checkout / "code").write_text(str(waiting_code))
-    (checkout / "calls").unlink(missing_ok=True)
-    path = f"{checkout}/venv/bin:/usr/bin:/bin"
-    done = subprocess.run(
-        [checkout / "scripts/gpu.sh"],
-        env={"PATH": path, "OFFPATH_VENV": f"{checkout}/venv"},
-        capture_output=True,
-        text=True,
-    )
-    return done.returncode, (checkout / "calls").read_text().splitlines()
-
-
-def test_stopped_run_continues_where_it_stopped(checkout: Path) -> None:
-    code, _ = run_checkout(checkout, waiting_code=130)
-    results = checkout / "profiling/results/gpu"
-    assert code == 130
-    assert (results / "batches.json").exists()
-    assert not (results / "waiting.json").exists()
-    # 1 is a result too: a server failed, and the others were measured.
-    code, calls = run_checkout(checkout, waiting_code=1)
-    assert code == 1 and (results / "memory.json").exists()
-    assert not any("partial-batches" in call for call in calls)
-    assert not list(results.glob("partial-*"))
-    slow = [call for call in calls if "t4.json" in call]
-    assert [call.partition("|")[0] for call in slow if "compare" in call] == ["done"]
-    # The fake program prints no table.
-    shown = (results / "tables.md").read_text()
-    assert shown.count("# ") == len(list(results.glob("*.json"))) > 10
 
 
 def test_repeats_slow_a_device_down_to_a_t4(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.granian import supervisor
 from offpath.serving.granian.plan import Plan, WorkerPlan
 from offpath.serving.granian.supervisor import LOOK_S, SILENT_S, Supervisor
@@ -21,7 +22,7 @@ def test_only_a_worker_that_was_silent_while_others_ran_is_killed(
     monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("os.kill", lambda pid, _: killed.append(pid))
-    model = ServedModel("a", "1.0", "", {"maxWorkers": 3}, None, [], 0, True)
+    model = ServedModel("a", "1.0", "", ServingSettings(max_workers=3), 0, True)
     workers = [WorkerPlan(model, number, "", None, 1) for number in range(3)]
     running = Supervisor(Plan(tuple(workers), "", 0, False, 1, 1), socket.socket())
     for slot in running._slots:
