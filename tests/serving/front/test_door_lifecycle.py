@@ -214,7 +214,7 @@ def with_nan(archive: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        pytest.param(broken, "cannot be loaded", id="another-entry-class"),
+        pytest.param(broken, "Bad CRC-32", id="damaged"),
         pytest.param(with_nan, "not finite", id="weights-are-nan"),
     ],
 )
