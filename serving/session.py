@@ -13,6 +13,7 @@ from offpath.archive.photographs import SAMPLE
 from offpath.errors import ExpectedError
 from offpath.serving.client import Client, Prediction
 from offpath.serving.granian.server import GranianServer
+from offpath.serving.process.descriptors import awaiting_descriptors
 from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.server.in_force import ENGINE_CURE, check_in_force
 from offpath.serving.server.management import ModelStatus
@@ -133,18 +134,20 @@ def show_gaps(server: Server, statuses: Iterable[ModelStatus], view: View) -> No
 def _watch(server: Server, view: View, hangup: Hangup) -> None:
     """Shows the errors that the server logs; raises ExpectedError when the server has ended."""
     follower = LogFollower(server.log_path)
-    while server.is_running():
-        for line in follower.read_new():
-            if line.is_shown:
-                view.show_log_line(line)
-        server.rotate_log()
+    while True:
+        with awaiting_descriptors(view.show_problem):
+            if not server.is_running():
+                raise ExpectedError(server.describe_end())
+            for line in follower.read_new():
+                if line.is_shown:
+                    view.show_log_line(line)
+            server.rotate_log()
         if hangup.take():
             view.show_problem(
                 "SIGHUP is ignored: a reload without losing requests needs "
                 "`offpath serve --front`"
             )
         time.sleep(WATCH_S)
-    raise ExpectedError(server.describe_end())
 
 
 def _drain(server: Server, view: View, drain_s: float) -> None:

@@ -36,7 +36,12 @@ class Children:
 
         Returns:
             its process id; 0 in the child, which keeps none of the descriptors here.
+
+        Raises:
+            OSError: no descriptor is left, so nothing was forked.
         """
+        # The child's pidfd takes the place that this finds.
+        os.close(os.dup(0))
         parent = os.getpid()
         # Otherwise a SIGTERM could run this process's handler in the child, or not reach the child.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])

@@ -5,6 +5,7 @@ A launcher runs for each worker, so this module imports as little as it can.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -38,11 +39,15 @@ def receive_request(connection: socket.socket) -> tuple[ForkRequest, list[int]]:
     """Receives a request and the worker's standard streams, which the caller must close.
 
     Raises:
-        OSError: the launcher ended in the middle of the request; no stream is left open.
+        OSError: the launcher ended in the middle of the request, or there are too few descriptors;
+            no stream is left open.
     """
     head, streams, _, _ = socket.recv_fds(connection, LENGTH.size, STREAMS)
     try:
-        return _read_request(connection, head), streams
+        request = _read_request(connection, head)
+        if len(streams) < STREAMS:  # the kernel drops those that find no place
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return request, streams
     except OSError:
         for stream in streams:
             os.close(stream)

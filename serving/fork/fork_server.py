@@ -25,6 +25,7 @@ sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."
 
 from offpath.serving.fork.children import Children, import_shared, share_memory  # noqa: E402
 from offpath.serving.fork.fork_request import LENGTH, ForkRequest, receive_request  # noqa: E402
+from offpath.serving.process.descriptors import awaiting_descriptors  # noqa: E402
 
 BACKLOG = 128
 RETRY_S = 0.2
@@ -76,7 +77,9 @@ class ForkServer:
             print(f"cannot read a launcher's request: {error!r}", flush=True)
             launcher.close()
             return None
-        pid = self._children.fork(launcher)
+        pid = -1
+        with awaiting_descriptors(print):
+            pid = self._children.fork(launcher)
         if pid == 0:
             os.close(self._owner)
             for connection in (self._listener, launcher, *self._workers):
@@ -84,6 +87,9 @@ class ForkServer:
             return request, streams
         for stream in streams:
             os.close(stream)
+        if pid < 0:
+            launcher.close()
+            return None
         with contextlib.suppress(OSError):  # the launcher is gone, which `run` notices
             launcher.sendall(LENGTH.pack(pid))
         self._workers[launcher] = pid

@@ -26,6 +26,7 @@ from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.reload_requests import ReloadRequests
 from offpath.serving.front.rotation import Rotation, Starting
 from offpath.serving.front.splits import check_splits, describe_change, judge_canaries, parse_split
+from offpath.serving.process.descriptors import awaiting_descriptors
 from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.process.ports import check_port_free, resolve_ports
 from offpath.serving.server.management import ModelStatus
@@ -136,16 +137,20 @@ class OneHostSession:
         """Looks after door and server until a signal interrupts it or a restart fails."""
         self._view.show_usage(self.door.url, self.rotation.current.model_names()[0])
         while True:
-            self._show_errors()
-            self.rotation.current.rotate_log()
-            self.door.look_after()
-            self._replace_where_dead()
-            self._follow_reload(hangup)
-            self.rotation.end_retired()
-            self._tell_ready()
-            with self._shown("the door keeps its old files"):
-                self.door.refresh()
+            with awaiting_descriptors(self._view.show_problem):
+                self._look_after(hangup)
             time.sleep(WATCH_S)
+
+    def _look_after(self, hangup: Hangup) -> None:
+        self._show_errors()
+        self.rotation.current.rotate_log()
+        self.door.look_after()
+        self._replace_where_dead()
+        self._follow_reload(hangup)
+        self.rotation.end_retired()
+        self._tell_ready()
+        with self._shown("the door keeps its old files"):
+            self.door.refresh()
 
     def stop(self) -> None:
         """Closes the door, answers the requests in flight, and ends all processes."""
@@ -180,7 +185,7 @@ class OneHostSession:
             self._next_kind = self._reloads.begin() or self._next_kind
             try:
                 self.rotation.begin()
-            except ExpectedError as error:
+            except (ExpectedError, OSError) as error:
                 self._end_reload(str(error))
         ended = self.rotation.finish()
         if ended is not None:

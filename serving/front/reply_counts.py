@@ -164,9 +164,11 @@ class ReplyCounts:
         new = self._file.read()
         if not os.fstat(self._file.fileno()).st_nlink and self._log.exists():
             # All of nginx writes to the next log by now, and this one was read to its end.
-            self._file.close()
-            self._file = open(self._log, "rb")
-            new += self._file.read()
+            with contextlib.suppress(OSError):  # no descriptor is left: the next count tries again
+                following = open(self._log, "rb")
+                self._file.close()
+                self._file = following
+                new += self._file.read()
         elif self._file.tell() > MOST_BYTES:
             self._log.unlink(missing_ok=True)
         return new

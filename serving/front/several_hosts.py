@@ -22,6 +22,7 @@ from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.one_host import settle_ports
+from offpath.serving.process.descriptors import awaiting_descriptors
 from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.session import View
 
@@ -91,7 +92,8 @@ class SeveralHostsSession:
         """Looks after door and hosts until a signal interrupts it; SIGHUP does not."""
         self._view.show_usage(self.door.url, "MODEL")
         while True:
-            self.look_after()
+            with awaiting_descriptors(self._view.show_problem):
+                self.look_after()
             if hangup.take():
                 self._view.show_problem(
                     "SIGHUP is ignored: this door reads tokens and certificates again when they "

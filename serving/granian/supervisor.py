@@ -28,6 +28,7 @@ sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."
 from offpath.serving.fork.children import Children, import_shared, share_memory  # noqa: E402
 from offpath.serving.granian.balance import share_numbers  # noqa: E402
 from offpath.serving.granian.plan import Plan, WorkerPlan, read_plan  # noqa: E402
+from offpath.serving.process.descriptors import awaiting_descriptors  # noqa: E402
 
 # Seconds before a worker is started again, by the number of its quick ends in a row.
 PAUSES_S = (0, 1, 1, 2, 3, 5, 8, 13)
@@ -102,8 +103,9 @@ class Supervisor:
                 self._point_paths()
             for slot in self._slots:
                 is_due = not slot.pid and time.monotonic() >= slot.start_s
-                if is_due and not self._is_ending and self._fork(slot):
-                    return slot
+                with awaiting_descriptors(log):
+                    if is_due and not self._is_ending and self._fork(slot):
+                        return slot
             is_settled = all(slot.target is slot for slot in self._slots)
             for key, _ in self._children.selector.select(LOOK_S if is_settled else LOOK_SOON_S):
                 self._note_end(key.data)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import socket
 import ssl
 import subprocess
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,6 +93,53 @@ def test_request_without_a_valid_token_is_refused(http: httpx.Client, token: str
     refused = post(http, Authorization=token)
     assert (refused.status_code, refused.json()["type"]) == (401, "Unauthorized")
     assert refused.headers["www-authenticate"] == "Bearer"
+
+
+def ask(door: FrontProcess, files: Path, lines: bytes) -> bytes:
+    """Returns the status of a prediction with these lines in its head."""
+    address = door.url.removeprefix("https://")
+    host, port = address.split(":")
+    with (
+        socket.create_connection((host, int(port))) as plain,
+        trusting(files / "door.pem").wrap_socket(plain, server_hostname=host) as client,
+    ):
+        head = b"POST /predictions/echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n"
+        client.sendall(head + lines + b"\r\n\r\nx")
+        return client.recv(100).split()[1]
+
+
+GOOD = f"Bearer {OLD}".encode()
+
+
+@pytest.mark.parametrize("value", [GOOD, b" " + GOOD + b"  ", GOOD.replace(b"B", b"b")])
+def test_spaces_around_a_token_and_the_schemes_case_do_not_matter(
+    door: FrontProcess, files: Path, value: bytes
+) -> None:
+    assert ask(door, files, b"Authorization:" + value) == b"200"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(b"Authorization: Bearer  " + OLD.encode(), id="two-spaces"),
+        pytest.param(b"Authorization: Bearer\t" + OLD.encode(), id="tab"),
+        pytest.param(b'Authorization: Bearer "' + OLD.encode() + b'"', id="quoted"),
+        pytest.param(b"Authorization: Bearer " + b64encode(OLD.encode()), id="base64"),
+        pytest.param(b"Authorization: Bearer " + OLD.replace("-", "%2d").encode(), id="percent"),
+        pytest.param(b"Authorization: Bearer x, " + GOOD, id="list"),
+        pytest.param(b"Authorization: " + GOOD + b", x", id="list-with-the-token-first"),
+        pytest.param(b"Authorization: Bearer x\r\nAuthorization: " + GOOD, id="two-lines"),
+        pytest.param(b"Authorization: " + GOOD + b"\r\nAuthorization: x", id="token-line-first"),
+        pytest.param(b"Authorization: Bearer\r\n " + OLD.encode(), id="folded-line"),
+        pytest.param(b"Authorization: " + GOOD + b"\0", id="nul-after"),
+        pytest.param(b"Authorization : " + GOOD, id="space-before-colon"),
+        pytest.param(b"Proxy-Authorization: " + GOOD, id="proxy"),
+        pytest.param(b"X-Authorization: " + GOOD, id="another-header"),
+        pytest.param(b"Cookie: Authorization=" + GOOD, id="cookie"),
+    ],
+)
+def test_a_token_in_disguise_is_refused(door: FrontProcess, files: Path, lines: bytes) -> None:
+    assert ask(door, files, lines) in (b"401", b"400")
 
 
 def test_health_checks_need_no_token(http: httpx.Client) -> None:

@@ -24,7 +24,9 @@ import pytest
 from offpath.serving.check.running import check_server
 from offpath.serving.client import Client
 from tests.support.attacks import connect, head_of
+from tests.support.descriptors import no_new_descriptors
 from tests.support.eventually import eventually
+from tests.support.front import load
 from tests.support.images import jpeg
 
 pytestmark = pytest.mark.server
@@ -128,10 +130,38 @@ def test_a_worker_that_starts_while_connections_are_full_opens_its_log(ready: di
     eventually(is_recorded)
 
 
-def test_headers_of_a_megabyte_are_refused(ready: dict) -> None:
+def test_a_server_outlives_a_lack_of_descriptors(ready: dict) -> None:
+    killed, *others = find_workers(ready)
+    supervisor = psutil.Process(killed).ppid()
+    said, log = ready["logs"] / "log", ready["logs"] / "granian.log"
+    waits = "waiting until files can be opened"
+    with load(f"{ready['inference']}/predictions/near-free", [jpeg()], 4, 0.02) as seen:
+        eventually(lambda: seen.statuses[200] > 50)
+        with no_new_descriptors(ready["pid"], supervisor, *others):
+            os.kill(killed, signal.SIGKILL)
+            eventually(lambda: waits in said.read_text() and waits in log.read_text())
+        eventually(lambda: {*find_workers(ready)} - {killed, *others})
+        count = seen.statuses[200]
+        eventually(lambda: seen.statuses[200] > count + 50)
+    assert {*others} < {*find_workers(ready)} and supervisor == psutil.Process(others[0]).ppid()
+    assert set(seen.statuses) == {200} and "Traceback" not in said.read_text()
+
+
+@pytest.mark.parametrize(
+    ("size", "status"),
+    [
+        pytest.param(250_000, b"200", id="within-the-limit"),
+        pytest.param(270_000, b"431", id="beyond-the-limit"),
+    ],
+)
+def test_unfinished_headers_have_a_limit(ready: dict, size: int, status: bytes) -> None:
     url = f"{ready['inference']}/predictions/near-free"
-    reply = httpx.post(url, content=jpeg(), headers={f"x-{n}": "v" * 10_000 for n in range(90)})
-    assert reply.status_code == 431
+    with connect(url) as connection:
+        head = head_of(url, len(jpeg())).removesuffix(b"\r\n")
+        connection.sendall(head + b"x: " + b"v" * size)
+        if status == b"200":
+            connection.sendall(b"\r\n\r\n" + jpeg())
+        assert connection.recv(100).startswith(b"HTTP/1.1 " + status)
 
 
 def test_uploads_that_are_cut_off_leave_nothing_in_memory(ready: dict) -> None:

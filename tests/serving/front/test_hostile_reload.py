@@ -1,0 +1,56 @@
+"""`offpath reload` when an archive of the store has become hostile: refused before a start."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from offpath.errors import ExpectedError
+from offpath.serving.front.door_settings import DoorSettings
+from offpath.serving.front.one_host import OneHostSession
+from offpath.serving.server.model_store import find_models
+from offpath.serving.server.server_settings import ServerSettings
+from offpath.serving.session import View
+from tests.support.hostile_archives import HOSTILE
+
+
+class Waiting(NamedTuple):
+    """A front door before its first server, which begins as each later one does."""
+
+    session: OneHostSession
+    archive: Path
+
+
+@pytest.fixture(scope="module")
+def waiting(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waiting]:
+    folder = tmp_path_factory.mktemp("reload")
+    archive = folder / "store" / "near-free.mar"
+    archive.parent.mkdir()
+    shutil.copy(model_store / archive.name, archive)
+
+    def make_settings(kind: str | None) -> ServerSettings:  # as `offpath serve` does
+        store, entries = find_models(archive.parent, (archive.name,), folder)
+        return ServerSettings(store, entries, server="granian", log_dir=folder / "logs")
+
+    session = OneHostSession(make_settings, DoorSettings(port=0, metrics_port=0), View())
+    archive.unlink()
+    yield Waiting(session, archive)
+    session.stop()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_reload_refuses_a_hostile_archive_and_starts_nothing(waiting: Waiting, name: str) -> None:
+    HOSTILE[name](waiting.archive)
+    try:
+        with pytest.raises(ExpectedError):
+            waiting.session.rotation.begin()
+    finally:
+        if waiting.archive.is_dir():
+            waiting.archive.rmdir()
+        else:
+            waiting.archive.unlink()
+    assert waiting.session.rotation.starting is None
