@@ -9,7 +9,7 @@ import zlib
 from functools import cache
 
 import numpy as np
-from PIL import Image, TiffImagePlugin
+from PIL import Image
 
 from offpath.serving.client import make_npy
 from tests.support.costly import make_png
@@ -42,8 +42,8 @@ def encode_variants(rgb: Image.Image) -> dict[str, bytes]:
     exif = rgb.getexif()
     exif[0x0112] = 6
     # Unequal bytes, so that their order matters.
-    grey_16_bit = grey.point(lambda v: v * 256 + 7, "I").convert("I;16")
-    big_endian = TiffImagePlugin.ImageFileDirectory_v2(b"MM*\0\0\0\0\0")
+    wide = grey.point(lambda v: v * 256 + 7, "I")
+    grey_16_bit, big_endian = wide.convert("I;16"), wide.convert("I;16B")
     tall = [rgb, rgb.rotate(180)]
     return {
         "jpeg": encode(rgb, "JPEG", quality=90),
@@ -73,7 +73,7 @@ def encode_variants(rgb: Image.Image) -> dict[str, bytes]:
         "tiff-jpeg": encode(rgb, "TIFF", compression="jpeg"),
         "tiff-cmyk": encode(rgb.convert("CMYK"), "TIFF"),
         "tiff-16bit": encode(grey_16_bit, "TIFF"),
-        "tiff-16bit-big-endian": encode(grey_16_bit, "TIFF", tiffinfo=big_endian),
+        "tiff-16bit-big-endian": encode(big_endian, "TIFF"),
     }
 
 
