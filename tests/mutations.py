@@ -85,6 +85,41 @@ MUTATIONS = (
         "                __import__('threading').Timer(1, self._log.append, [records]).start()",
         (GRANIAN, DOOR, "-k", "killed or sigterm"),
     ),
+    Mutation(
+        "broken-image-is-a-bug",
+        "handler/image/decode.py",
+        '        raise UndecodableImage("the image data is broken or incomplete") from error',
+        "        raise",
+        ("tests/fuzz/test_images.py",),
+    ),
+    Mutation(
+        "big-endian-image-read-as-little-endian",
+        "handler/image/decode.py",
+        "        grey = (np.asarray(image) >> 8).astype(np.uint8)",
+        '        grey = (np.asarray(image).view("<u2") >> 8).astype(np.uint8)',
+        ("tests/handler/image/test_decode.py", "-k", "16_bit_grey"),
+    ),
+    Mutation(
+        "body-left-open",
+        "handler/request/body_from_front_door.py",
+        "            os.close(file)",
+        "            pass",
+        ("tests/handler/request/test_body_from_front_door.py",),
+    ),
+    Mutation(
+        "another-handler-wins",
+        "handler/classifier_entry.py",
+        "            del sys.modules[name]",
+        "            pass",
+        ("tests/archive/test_loads_alone.py", "-k", "imported_before"),
+    ),
+    Mutation(
+        "escapes-reach-the-terminal",
+        "offpath/commands/logs.py",
+        "        rows = [[printable(cell) for cell in _row(record)] for record in chosen]",
+        "        rows = [[cell for cell in _row(record)] for record in chosen]",
+        ("tests/offpath/commands/test_logs_poisoned.py", "-k", "surrogates"),
+    ),
 )
 
 

@@ -11,7 +11,6 @@ from offpath.archive.build import build_archive
 from offpath.archive.custom_handler import load_custom_handler
 from offpath.errors import ExpectedError
 from tests.archive.conftest import MakeSpec
-from tests.archive.test_loads_alone import answer_from, build_and_unzip
 
 IMPORT = "from offpath.handler.classifier import OffpathClassifier\n"
 OWN = """
@@ -26,17 +25,6 @@ def own_file(tmp_path: Path) -> Path:
     file = tmp_path / "my_handler.py"
     file.write_text(IMPORT + "class Helper: ...\n" + OWN)
     return file
-
-
-def test_the_archive_loads_alone_with_its_own_class(
-    make_spec: MakeSpec, own_file: Path, tmp_path: Path
-) -> None:
-    spec = make_spec(labels=["red", "green", "blue"])
-    spec = dataclasses.replace(spec, handler=load_custom_handler(str(own_file)))
-    folder = build_and_unzip(spec, tmp_path)
-    own_file.write_text("raise ImportError('the archive has its own')")
-    (label,) = answer_from(folder, path=[folder])
-    assert label in ("RED", "GREEN", "BLUE")
 
 
 def test_one_of_several_classes_is_named(own_file: Path) -> None:
@@ -65,15 +53,6 @@ def test_handler_that_cannot_be_packed_is_refused(
     with pytest.raises(ExpectedError, match=message):
         load_custom_handler(str(tmp_path / name))
     assert "my_handler" not in sys.modules
-
-
-def test_a_name_that_the_archive_has_is_refused(make_spec: MakeSpec, tmp_path: Path) -> None:
-    (tmp_path / "own").mkdir()
-    file = tmp_path / "own" / "tiny.py"
-    file.write_text(IMPORT + OWN)
-    spec = dataclasses.replace(make_spec(), handler=load_custom_handler(str(file)))
-    with pytest.raises(ExpectedError, match="the archive already has a tiny.py"):
-        build_archive(spec, tmp_path / "store")
 
 
 def test_neighbours_are_found_when_it_is_checked(

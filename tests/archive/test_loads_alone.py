@@ -7,41 +7,74 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from offpath.archive.build import ArchiveSpec, build_archive
+from offpath.archive.custom_handler import load_custom_handler
 from tests.archive.conftest import MakeSpec
 from tests.support.images import jpeg
 
+AnswerFrom = Callable[..., set[str]]
 LABELS = ["red", "green", "blue"]
-# Loads an unzipped archive as TorchServe's worker does, and answers a photograph.
+# Imports torch and TorchServe once. For each line of stdin a fork loads an unzipped archive as
+# TorchServe's worker does, and answers a photograph.
 PROGRAM = """
-import json, os, sys
-folder, photo, *first = sys.argv[1:]
-for name in first:
-    __import__(name)
-import ts
+import json, os, sys, traceback
+import torch, ts
 from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from ts.model_loader import ModelLoaderFactory
 
-metrics = MetricsCacheYamlImpl(os.path.join(ts.__path__[0], "configs", "metrics.yaml"))
-metrics.initialize_cache()
-service = ModelLoaderFactory.get_model_loader().load(
-    "model", folder, "classifier_entry.py", None, 2, None, True, metrics)
-service.set_cl_socket(None)
-with open(photo, "rb") as file:
-    value = bytearray(file.read())
-parameter = {"name": "body", "contentType": "image/jpeg", "value": value}
-rows = [{"requestId": b"one", "headers": [], "parameters": [parameter]}]
-reply = bytes(service.predict(rows))
-ours = [m.__file__ for n, m in sys.modules.items() if n.startswith("offpath.")]
-answer = json.loads(reply[reply.index(b"{"):reply.index(b"}") + 1])
-print(json.dumps({"ours": ours, "answer": answer}))
+def answer(folder, photo, first, path):
+    os.chdir(os.path.dirname(folder))
+    sys.path[1:1] = path
+    for name in first:
+        __import__(name)
+    metrics = MetricsCacheYamlImpl(os.path.join(ts.__path__[0], "configs", "metrics.yaml"))
+    metrics.initialize_cache()
+    service = ModelLoaderFactory.get_model_loader().load(
+        "model", folder, "classifier_entry.py", None, 2, None, True, metrics)
+    service.set_cl_socket(None)
+    with open(photo, "rb") as file:
+        value = bytearray(file.read())
+    parameter = {"name": "body", "contentType": "image/jpeg", "value": value}
+    rows = [{"requestId": b"one", "headers": [], "parameters": [parameter]}]
+    reply = bytes(service.predict(rows))
+    ours = [m.__file__ for n, m in sys.modules.items() if n.startswith("offpath.")]
+    return {"ours": ours, "answer": json.loads(reply[reply.index(b"{"):reply.index(b"}") + 1])}
+
+assert not [name for name in sys.modules if name.startswith("offpath")]
+for line in sys.stdin:
+    if os.fork() == 0:
+        try:
+            said = answer(*json.loads(line))
+        except BaseException:
+            said = {"error": traceback.format_exc()}
+        print("SAID", json.dumps(said), flush=True)
+        os._exit(0)
+    os.wait()
 """
 POISON = "raise ImportError('somebody else is imported')"
+
+
+@pytest.fixture(scope="module")
+def loader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
+    """A process outside the repository that loads archives."""
+    home = tmp_path_factory.mktemp("home")
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        cwd=home,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(home)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield process
+        process.stdin.close()
 
 
 def build_and_unzip(spec: ArchiveSpec, folder: Path) -> Path:
@@ -71,42 +104,37 @@ def others(tmp_path: Path) -> Path:
     return tmp_path / "others"
 
 
-def answer_from(folder: Path, *first: str, path: list[Path]) -> set[str]:
-    """Loads the archive with `path` as PYTHONPATH, after importing `first`; its answer's labels."""
-    photo = folder.parent / "photo.jpg"
-    photo.write_bytes(jpeg(size=(300, 200)))
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(folder), str(photo), *first],
-        # Anywhere but in the repository.
-        cwd=folder.parent,
-        env={
-            "PYTHONPATH": os.pathsep.join(map(str, path)),
-            "PATH": "/usr/bin:/bin",
-            "HOME": str(folder.parent),
-        },
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
-    elsewhere = [f for f in said["ours"] if not f.startswith(f"{folder}{os.sep}")]
-    assert said["ours"] and elsewhere == []
-    assert sum(said["answer"].values()) == pytest.approx(1.0, abs=1e-4)
-    return set(said["answer"])
+@pytest.fixture
+def answer_from(loader: subprocess.Popen[str]) -> AnswerFrom:
+    """Loads an archive with `path` as PYTHONPATH, after importing `first`; its answer's labels."""
+
+    def answer(folder: Path, *first: str, path: list[Path]) -> set[str]:
+        photo = folder.parent / "photo.jpg"
+        photo.write_bytes(jpeg(size=(300, 200)))
+        loader.stdin.write(json.dumps([str(folder), str(photo), first, list(map(str, path))]))
+        loader.stdin.write("\n")
+        loader.stdin.flush()
+        line = next(line for line in loader.stdout if line.startswith("SAID "))
+        said = json.loads(line.removeprefix("SAID "))
+        assert "error" not in said, said["error"]
+        elsewhere = [f for f in said["ours"] if not f.startswith(f"{folder}{os.sep}")]
+        assert said["ours"] and elsewhere == []
+        assert sum(said["answer"].values()) == pytest.approx(1.0, abs=1e-4)
+        return set(said["answer"])
+
+    return answer
 
 
-# By default with another handler before it on the path.
-@pytest.mark.slow
-def test_archive_loads_with_only_its_folder_on_the_path(folder: Path) -> None:
-    assert answer_from(folder, path=[folder]) == set(LABELS)
-
-
-def test_own_handler_wins_over_one_that_comes_first_on_the_path(folder: Path, others: Path) -> None:
+def test_own_handler_wins_over_one_that_comes_first_on_the_path(
+    answer_from: AnswerFrom, folder: Path, others: Path
+) -> None:
     # TorchServe puts a user's PYTHONPATH before the archive (EnvironmentUtils.java).
     assert answer_from(folder, path=[others, folder]) == set(LABELS)
 
 
-def test_own_handler_wins_over_one_that_was_imported_before(folder: Path, others: Path) -> None:
+def test_own_handler_wins_over_one_that_was_imported_before(
+    answer_from: AnswerFrom, folder: Path, others: Path
+) -> None:
     first = "offpath.handler"  # as in a process that is more than a worker
     assert answer_from(folder, first, path=[others, folder]) == set(LABELS)
 
@@ -128,7 +156,9 @@ NEIGHBOURS = {
 }
 
 
-def test_factory_loads_with_the_modules_beside_it(make_spec: MakeSpec, tmp_path: Path) -> None:
+def test_factory_loads_with_the_modules_beside_it(
+    answer_from: AnswerFrom, make_spec: MakeSpec, tmp_path: Path
+) -> None:
     for name, text in NEIGHBOURS.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -139,7 +169,9 @@ def test_factory_loads_with_the_modules_beside_it(make_spec: MakeSpec, tmp_path:
     assert answer_from(folder, path=[folder]) == set(LABELS)
 
 
-def test_exported_program_loads_too(make_spec: MakeSpec, tmp_path: Path) -> None:
+def test_exported_program_loads_too(
+    answer_from: AnswerFrom, make_spec: MakeSpec, tmp_path: Path
+) -> None:
     program = torch.export.export(
         make_spec().source.module.eval(),
         (torch.zeros(2, 3, 224, 224),),
@@ -153,7 +185,9 @@ def test_exported_program_loads_too(make_spec: MakeSpec, tmp_path: Path) -> None
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")
-def test_torchscript_archive_loads_too(make_spec: MakeSpec, tmp_path: Path) -> None:
+def test_torchscript_archive_loads_too(
+    answer_from: AnswerFrom, make_spec: MakeSpec, tmp_path: Path
+) -> None:
     module = make_spec().source.module.eval()
     script = tmp_path / "tiny.pt"
     torch.jit.save(torch.jit.trace(module, torch.zeros(1, 3, 32, 32)), script)
@@ -161,3 +195,25 @@ def test_torchscript_archive_loads_too(make_spec: MakeSpec, tmp_path: Path) -> N
     folder = build_and_unzip(spec, tmp_path)
     assert not (folder / "tiny.py").exists()
     assert answer_from(folder, path=[folder]) == set(LABELS)
+
+
+OWN = """
+from offpath.handler.classifier import OffpathClassifier
+
+
+class Own(OffpathClassifier):
+    def postprocess_item(self, result):
+        return {result.predictions[0].label.upper(): 1.0}
+"""
+
+
+def test_custom_handler_loads_with_the_class_of_its_archive(
+    answer_from: AnswerFrom, make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    own_file = tmp_path / "my_handler.py"
+    own_file.write_text(OWN)
+    spec = replace(make_spec(labels=LABELS), handler=load_custom_handler(str(own_file)))
+    folder = build_and_unzip(spec, tmp_path)
+    own_file.write_text("raise ImportError('the archive has its own')")
+    (label,) = answer_from(folder, path=[folder])
+    assert label in ("RED", "GREEN", "BLUE")

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from offpath.archive.model_config import (
     SERVER_SETTINGS,
@@ -25,27 +23,6 @@ def test_embedded_presets_are_complete(name: str) -> None:
     # A batch of the costliest images, 2 s each on one thread, is decoded before TorchServe ends
     # the worker.
     assert serving.batch_size * 2 <= decode_budget_s(serving.response_timeout_s)
-
-
-def test_options_beat_the_preset() -> None:
-    preset = {**load_preset("cpu"), "handler": {"top_k": 3, "decode": "exact"}}
-    server = {"batchSize": 32, "deviceIds": [1, 0]}
-    config = make_model_config(preset, server, {"top_k": 7}).settings
-    assert (config["batchSize"], config["deviceIds"]) == (32, [1, 0])
-    assert config["maxBatchDelay"] == load_preset("cpu")["maxBatchDelay"]
-    assert config["handler"] == {"top_k": 7, "decode": "exact"}
-
-
-def test_one_option_of_the_log_keeps_the_presets_others() -> None:
-    log = {"uri": "off", "segment_max_age_s": 5}
-    preset = {**load_preset("cpu"), "handler": {"prediction_log": log}}
-    option = {"prediction_log": {"uri": "s3://bucket/prefix"}}
-    config = make_model_config(preset, {}, option)
-    assert config.settings["handler"]["prediction_log"] == {
-        "uri": "s3://bucket/prefix",
-        "segment_max_age_s": 5,
-    }
-    assert config.handler.prediction_log.segment_max_age_s == 5
 
 
 @pytest.mark.parametrize("value", [0, -1, 600_001, "2", 2.0, None, True, [2]])
@@ -87,13 +64,6 @@ def test_presets_handler_section_must_be_a_mapping(section: object) -> None:
 def test_preset_that_lacks_settings_says_which() -> None:
     with pytest.raises(ExpectedError, match="lacks .*maxBatchDelay"):
         make_model_config({"batchSize": 8}, {}, {})
-
-
-def test_preset_may_be_a_file_of_the_users(tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text(yaml.safe_dump({**load_preset("cpu"), "batchSize": 3}))
-    config = make_model_config(load_preset(str(file)), {}, {})
-    assert config.settings["batchSize"] == 3
 
 
 @pytest.mark.parametrize(

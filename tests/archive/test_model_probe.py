@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from offpath.archive import model_probe, say_nothing
+from offpath.archive import say_nothing
 from offpath.archive.engine_files.engine_folder import EnginePlan, build_engine_folder
 from offpath.archive.model_probe import choose_activation, count_classes, find_output
 from offpath.archive.models.near_free import NearFree
@@ -161,17 +161,6 @@ def test_output_that_is_not_there_is_refused(
 ) -> None:
     with pytest.raises(WrongOption, match=message):
         find_output(Returns(make), InputGeometry(), wanted, say_nothing)
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
-def test_torchscript_says_its_reason_and_not_its_traceback(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(model_probe, "USUAL_SIZES", (64, 224))
-    script = torch.jit.trace(make_net(3, 97).eval(), torch.zeros(1, 3, 97, 97))
-    with pytest.raises(ExpectedError, match="cannot be multiplied") as caught:
-        count_classes(script, InputGeometry())
-    assert "\n" not in str(caught.value)
 
 
 HEADS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offpath.archive import photograph_sets
 from offpath.archive.photograph_sets import load_photographs
 from offpath.errors import ExpectedError
 from offpath.handler.config import HandlerConfig
@@ -37,28 +36,11 @@ def test_shipped_photographs_make_two_sets_without_an_image_in_common() -> None:
     assert len(keys(sets.held_out)) == len(sets.held_out)
 
 
-def test_shipped_photographs_are_the_same_each_time() -> None:
-    first, second = (load_photographs(None, CONFIG) for _ in range(2))
-    assert np.array_equal(first.calibration, second.calibration)
-    assert np.array_equal(first.held_out, second.held_out)
-
-
 def test_folder_is_halved_and_what_is_no_image_left_out(tmp_path: Path) -> None:
     save(tmp_path, 7)
     sets = load_photographs(tmp_path, CONFIG)
     assert (len(sets.calibration), len(sets.held_out)) == (3, 4)
     assert not keys(sets.calibration) & keys(sets.held_out)
-
-
-def test_large_folder_is_thinned_out_evenly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save(tmp_path, 20)
-    monkeypatch.setattr(photograph_sets, "MOST_IMAGES", 10)
-    monkeypatch.setattr(photograph_sets, "MOST_HELD_OUT", 3)
-    sets = load_photographs(tmp_path, CONFIG)
-    assert len(sets.held_out) <= 3
-    assert 5 <= len(sets.calibration) + len(sets.held_out) <= 10
 
 
 def test_lone_photograph_is_in_both_sets(tmp_path: Path) -> None:

@@ -9,9 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import helm_python as helm
@@ -25,6 +23,7 @@ from offpath.serving.front import nginx
 from offpath.serving.front.bodies import LEAST_BODIES
 from offpath.serving.server import server
 from offpath.serving.server.server_settings import read_properties
+from tests.support.answering_server import answering_server
 from tests.support.monitoring import DEPLOY
 
 CHART = DEPLOY / "kubernetes"
@@ -133,19 +132,6 @@ def ask_kubernetes(one: dict[str, Any], version: str) -> str | None:
     return None
 
 
-def test_helm_finds_nothing_to_complain_of() -> None:
-    report = helm.lint(CHART, EVERYTHING, strict=True)
-    assert [m for m in report["messages"] if m["severity"] > 1] == []
-
-
-def test_all_that_was_asked_for_is_there(chart: helm.Chart) -> None:
-    kinds = {key.partition("/")[0] for key in render(chart, EVERYTHING)}
-    assert kinds == {
-        *("Deployment", "Service", "PodDisruptionBudget", "ConfigMap"),
-        *("NetworkPolicy", "ServiceAccount", *CUSTOM),
-    }
-
-
 @pytest.mark.parametrize("values", VALUES)
 def test_nothing_runs_as_root_or_writes_beside_its_volumes(
     chart: helm.Chart, values: dict[str, Any]
@@ -249,19 +235,6 @@ def test_what_a_cluster_asks_of_pods_can_be_set(chart: helm.Chart) -> None:
         assert container["image"].endswith("offpath@sha256:" + 64 * "0")
 
 
-def test_a_pod_goes_where_its_files_have_room(chart: helm.Chart) -> None:
-    resources = list_containers(find_pod(chart, GPU))["server"]["resources"]
-    assert "ephemeral-storage" in resources["requests"]
-    # A limit would end the pod when the spool, which has its own limit, is half full.
-    assert "ephemeral-storage" not in resources["limits"]
-
-
-def test_recreate_leaves_no_setting_of_a_rolling_update(chart: helm.Chart) -> None:
-    objects = render(chart, {"strategy": {"type": "Recreate"}})
-    strategy = objects["Deployment/defects-offpath"]["spec"]["strategy"]
-    assert strategy == {"type": "Recreate"}
-
-
 def without_files(arguments: list[str]) -> list[str]:
     """Less the options whose files are in no volume here."""
     files = ("--tls-", "--tokens", "--config")
@@ -273,12 +246,6 @@ def test_the_bodies_have_the_room_that_the_door_asks_for(chart: helm.Chart) -> N
     assert shm["emptyDir"]["medium"] == "Memory"
     largest = int(read_properties(CONFIG)["max_request_size"])
     assert parse_bytes(shm["emptyDir"]["sizeLimit"]) >= LEAST_BODIES * largest
-
-
-@pytest.mark.parametrize("enough", ["512Mi", "537M", "1G", "2048Mi", "16Gi"])
-def test_enough_shared_memory_is_accepted(chart: helm.Chart, enough: str) -> None:
-    volumes = find_pod(chart, {"sharedMemory": enough})["volumes"]
-    assert volumes[0]["emptyDir"]["sizeLimit"] == enough
 
 
 def parse_bytes(quantity: str) -> int:
@@ -353,65 +320,40 @@ def test_the_autoscaler_alone_has_the_number_and_keeps_it_without_prometheus(
     assert "replicas" not in objects["Deployment/defects-offpath"]["spec"]
 
 
-class Cluster(BaseHTTPRequestHandler):
-    """The little of Kubernetes' API that Helm asks before an upgrade; seven pods run."""
+KINDS = {
+    "v1": ("Service", "ServiceAccount"),
+    "apps/v1": ("Deployment",),
+    "policy/v1": ("PodDisruptionBudget",),
+    "networking.k8s.io/v1": ("NetworkPolicy",),
+    "keda.sh/v1alpha1": ("ScaledObject",),
+}
 
-    KINDS = {
-        "v1": ("Service", "ServiceAccount"),
-        "apps/v1": ("Deployment",),
-        "policy/v1": ("PodDisruptionBudget",),
-        "networking.k8s.io/v1": ("NetworkPolicy",),
-        "keda.sh/v1alpha1": ("ScaledObject",),
+
+def make_cluster() -> dict[str, Any]:
+    """Makes the little of Kubernetes' API that Helm asks before an upgrade; seven pods run."""
+    release = {f"meta.helm.sh/release-{k}": v for k, v in RELEASE.items()}
+    labels = {"app.kubernetes.io/managed-by": "Helm"}
+    groups = [version.split("/") for version in KINDS if "/" in version]
+    described = [
+        {"name": group, "versions": [{"groupVersion": f"{group}/{version}", "version": version}]}
+        for group, version in groups
+    ]
+    answers: dict[str, Any] = {
+        "/version": {"major": "1", "minor": "33", "gitVersion": "v1.33.0"},
+        "/openapi/v3": {"paths": {}},
+        "/api": {"versions": ["v1"]},
+        "/apis": {"groups": described},
+        "/apis/apps/v1/namespaces/vision/deployments/defects-offpath": {
+            **{"apiVersion": "apps/v1", "kind": "Deployment"},
+            "metadata": {"labels": labels, "annotations": release},
+            "spec": {"replicas": 7},
+        },
     }
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        answer = self.find_answers().get(path)
-        body = b"" if answer is None else json.dumps(answer).encode()
-        # No body is an empty message of protobuf: the schemas of version 2.
-        self.send_response(200 if body or path == "/openapi/v2" else 404)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def find_answers(self) -> dict[str, Any]:
-        groups = [version.split("/") for version in self.KINDS if "/" in version]
-        release = {f"meta.helm.sh/release-{k}": v for k, v in RELEASE.items()}
-        answers: dict[str, Any] = {
-            "/version": {"major": "1", "minor": "33", "gitVersion": "v1.33.0"},
-            "/openapi/v3": {"paths": {}},
-            "/api": {"versions": ["v1"]},
-            "/apis": {
-                "groups": [
-                    {"name": name, "versions": [self.describe(name, version)]}
-                    for name, version in groups
-                ]
-            },
-            "/apis/apps/v1/namespaces/vision/deployments/defects-offpath": {
-                "apiVersion": "apps/v1",
-                "kind": "Deployment",
-                "metadata": {
-                    "labels": {"app.kubernetes.io/managed-by": "Helm"},
-                    "annotations": release,
-                },
-                "spec": {"replicas": 7},
-            },
-        }
-        for version, kinds in self.KINDS.items():
-            answers[f"/api{'s' if '/' in version else ''}/{version}"] = {
-                "groupVersion": version,
-                "resources": [
-                    {"name": f"{kind.lower()}s", "kind": kind, "namespaced": True} for kind in kinds
-                ],
-            }
-        return answers
-
-    def describe(self, group: str, version: str) -> dict[str, str]:
-        return {"groupVersion": f"{group}/{version}", "version": version}
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Keeps the requests out of the tests' output."""
+    for version, kinds in KINDS.items():
+        resources = [{"name": f"{k.lower()}s", "kind": k, "namespaced": True} for k in kinds]
+        path = f"/api{'s' if '/' in version else ''}/{version}"
+        answers[path] = {"groupVersion": version, "resources": resources}
+    return answers
 
 
 INSTALL = """
@@ -432,18 +374,22 @@ def test_switching_the_autoscaler_on_keeps_the_pods_that_run(
     enabled: bool, replicas: int, tmp_path: Path
 ) -> None:
     values = json.dumps({"autoscaling": {"enabled": enabled}})
-    with ThreadingHTTPServer(("127.0.0.1", 0), Cluster) as api:
-        Thread(target=api.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{api.server_port}"
-        try:
-            # Helm reads the place of its cache when the library is loaded.
-            manifest = subprocess.check_output(
-                [sys.executable, "-c", INSTALL, CHART, url, values],
-                env={**os.environ, "KUBECACHEDIR": str(tmp_path)},
-                text=True,
-            )
-        finally:
-            api.shutdown()
+    answers = make_cluster()
+
+    def respond(path: str, _: bytes) -> tuple[int, bytes]:
+        answer = answers.get(path.partition("?")[0])
+        # No body is an empty message of protobuf: the schemas of version 2.
+        status = 200 if answer or path.startswith("/openapi/v2") else 404
+        return status, b"" if answer is None else json.dumps(answer).encode()
+
+    with answering_server() as api:
+        api.respond, api.headers = respond, {"Content-Type": "application/json"}
+        # Helm reads the place of its cache when the library is loaded.
+        manifest = subprocess.check_output(
+            [sys.executable, "-c", INSTALL, CHART, api.url, values],
+            env={**os.environ, "KUBECACHEDIR": str(tmp_path)},
+            text=True,
+        )
     spec = by_name(manifest)["Deployment/defects-offpath"]["spec"]
     assert spec["replicas"] == replicas
 
@@ -503,3 +449,8 @@ def test_the_monitor_finds_the_metrics_service_alone(chart: helm.Chart) -> None:
 def test_a_wrong_value_is_named(chart: helm.Chart, values: dict[str, Any], said: str) -> None:
     with pytest.raises(helm.HelmValuesError, match=re.escape(said)):
         render(chart, values)
+
+
+def test_helm_finds_nothing_to_complain_of() -> None:
+    report = helm.lint(CHART, EVERYTHING, strict=True)
+    assert [m for m in report["messages"] if m["severity"] > 1] == []

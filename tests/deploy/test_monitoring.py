@@ -23,14 +23,7 @@ from tests.support import echo_archive
 from tests.support.eventually import eventually
 from tests.support.front import FrontProcess, front
 from tests.support.images import jpeg
-from tests.support.monitoring import (
-    DASHBOARD,
-    DEPLOY,
-    Prometheus,
-    draw_dashboard,
-    list_queries,
-    run_prometheus,
-)
+from tests.support.monitoring import DASHBOARD, DEPLOY, Prometheus, list_queries, run_prometheus
 
 RULES = DEPLOY / "prometheus" / "alerts_test.yml"
 # Its readings need a GPU.
@@ -156,16 +149,6 @@ def test_every_alert_is_evaluated_and_a_lost_worker_raises_one(
     assert states["OffpathEngineRefused"] == "inactive"
     (share,) = (rule for rule in alerts if rule["name"] == "OffpathErrorShare")
     assert share["state"] == "pending"
-
-
-@pytest.mark.slow
-@pytest.mark.server
-def test_the_dashboard_can_be_drawn(watched: Watched, tmp_path: Path) -> None:
-    """OFFPATH_DASHBOARD=deploy/grafana/offpath.svg renews the image in docs/operate.md."""
-    path = Path(os.environ.get("OFFPATH_DASHBOARD", tmp_path / "dashboard.svg"))
-    draw_dashboard(watched.prometheus, path, 45)
-    drawn = path.read_text(encoding="utf-8")
-    assert drawn.count("Prediction log") >= 3
 
 
 def wait_for_others(door: FrontProcess, before: set[int]) -> None:

@@ -9,20 +9,16 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-import click
 import httpx
 import jsonschema
-import numpy as np
 import pytest
 import yaml
 
 from offpath.archive.mar_file import copy_mar, read_mar
-from offpath.commands.export import read_replicas
 from offpath.deploy.ray.export import export_ray
 from offpath.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.exported import OffpathRay
-from tests.support.eventually import eventually
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 CONFIG = "model-config.yaml"
@@ -149,12 +145,6 @@ def refuse_unknown(schema):
             refuse_unknown(part)
 
 
-@pytest.mark.parametrize("text", ["", "x", "1-x", "-", "1.5"])
-def test_replicas_that_are_no_numbers_are_a_wrong_use(text):
-    with pytest.raises(click.UsageError, match="expected a number like 3, or a range like 1-4"):
-        read_replicas(text)
-
-
 @pytest.mark.parametrize("replicas", [(0, 2), (3, 1)])
 def test_replicas_out_of_order_are_refused_before_anything_is_written(replicas, archive, tmp_path):
     with pytest.raises(ExpectedError, match="expected numbers from 1, in ascending"):
@@ -215,29 +205,3 @@ def test_ray_answers_as_torchserve_does(running, server):
     assert httpx.post(url, content=bytes(40_000_000)).status_code == 413
     late = httpx.post(url, content=jpeg, headers={"x-request-timeout-ms": "0"})
     assert (late.status_code, late.json()["type"]) == (504, "DeadlineExceeded")
-
-
-def explain(url: str, target: str) -> httpx.Response:
-    """Asks for an explanation; waits if the replica or worker has just given another one."""
-    jpeg = encode(PHOTOGRAPHS[0].rgb, "JPEG", quality=90)
-    form = {"files": {"data": jpeg}, "data": {"target": target}, "timeout": None}
-
-    def ask() -> httpx.Response | None:
-        answer = httpx.post(url, **form)
-        return None if answer.status_code == 429 else answer
-
-    return eventually(ask)
-
-
-@pytest.mark.slow
-@pytest.mark.server
-def test_ray_explains_as_torchserve_does(running, server):
-    url = running.predict_url.replace("/predictions/", "/explanations/")
-    mine = f"{server.inference_url}/explanations/near-free"
-    theirs, ours = explain(url, "7"), explain(mine, "7")
-    assert (theirs.status_code, ours.status_code) == (200, 200), theirs.text[:500]
-    attributions = np.array(theirs.json())
-    assert attributions.shape == (3, 224, 224) and attributions.any()
-    assert attributions == pytest.approx(np.array(ours.json()), abs=1e-4)
-    theirs, ours = explain(url, "1000"), explain(mine, "1000")
-    assert (theirs.status_code, theirs.json()) == (ours.status_code, ours.json())

@@ -23,7 +23,6 @@ from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.exported import OffpathExportTriton
 from offpath.profiling.servers.triton import RAW_BODY, read_outputs
 from offpath.serving.granian.slots import plan_models
-from tests.support.echo_archive import write_mar
 from tests.support.eventually import eventually
 from tests.support.photographs import PHOTOGRAPHS, encode
 
@@ -141,12 +140,6 @@ def test_an_earlier_export_is_replaced_with_force_alone(archive, tmp_path):
         export_triton(archive, tmp_path / "out")
     export_triton(archive, tmp_path / "out", name="other", force=True)
     assert not (tmp_path / "out" / "near-free").exists()
-
-
-def test_an_archive_of_another_handler_is_refused(tmp_path):
-    mar = write_mar(tmp_path, "echo")
-    with pytest.raises(ExpectedError, match="another handler than offpath's"):
-        export_triton(mar, tmp_path / "out")
 
 
 @pytest.fixture(scope="module")

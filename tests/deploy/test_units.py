@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import ssl
 import subprocess
 import sys
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 import yaml
@@ -19,6 +16,7 @@ from offpath.commands.serve import command as serve
 from offpath.serving.front import nginx
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.server import server
+from tests.support.answering_server import answering_server
 from tests.support.certificates import write_certificate
 from tests.support.monitoring import DEPLOY
 
@@ -51,12 +49,6 @@ def test_the_containerfile_has_both_targets_an_init_a_health_check_and_no_root()
     # Process 1 reaps what others leave.
     assert re.search(r'^ENTRYPOINT \["tini", "--"\]$', final, re.MULTILINE)
     assert "install -y --no-install-recommends tini" in final
-
-
-def test_the_containerfile_copies_what_is_there() -> None:
-    for line in re.findall(r"^COPY ([^-].*) \S+$", read_containerfile(), re.MULTILINE):
-        for name in line.split():
-            assert name.endswith("model-store/") or (ROOT / name).exists(), name
 
 
 def list_serve_options(text: str) -> set[str]:
@@ -130,30 +122,14 @@ def test_an_end_is_given_the_time_that_it_may_take() -> None:
     assert min(int(in_compose.removesuffix("s")), int(in_unit), int(in_guide)) > END_S
 
 
-class Ping(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/ping" else 404)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Keeps the requests out of the tests' output."""
-
-
 @pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "tls"])
 def test_the_health_check_asks_a_door_with_and_without_tls(
     is_encrypted: bool, tmp_path: Path
 ) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Ping) as door:
-        if is_encrypted:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(*write_certificate(tmp_path))
-            door.socket = context.wrap_socket(door.socket, server_side=True)
-        Thread(target=door.serve_forever, daemon=True).start()
-        try:
-            assert check_health(door.server_port) == 0
-        finally:
-            door.shutdown()
-    assert check_health(door.server_port) == 1
+    with answering_server(write_certificate(tmp_path) if is_encrypted else None) as door:
+        port = int(door.url.rpartition(":")[2])
+        assert check_health(port) == 0
+    assert check_health(port) == 1
 
 
 def check_health(port: int) -> int:

@@ -1,4 +1,4 @@
-"""The fuzzers' first inputs: a small image in every format, and corpus/.
+"""The fuzzers' first inputs: a small image in every format, and corpus/; and how they are changed.
 
 corpus/ holds small imitations of inputs that once failed, by their reader (corpus/README.md).
 """
@@ -6,11 +6,14 @@ corpus/ holds small imitations of inputs that once failed, by their reader (corp
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from hypothesis import strategies as st
 from PIL import Image
 
 from offpath.serving.client import make_npy
+from tests.support.images import encode_variants
 from tests.support.photographs import encode
 
 CORPUS = Path(__file__).with_name("corpus")
@@ -33,38 +36,43 @@ def image() -> Image.Image:
 def make_seeds() -> list[bytes]:
     """Makes files of every accepted format, with many variants."""
     rgb = image()
-    grey, palette, cmyk = rgb.convert("L"), rgb.quantize(16), rgb.convert("CMYK")
-    rgba, bilevel = rgb.convert("RGBA"), rgb.convert("1")
-    exif = rgb.getexif()
-    exif[0x0112] = 6
-    frames = [rgb.rotate(90), rgb.rotate(180)]
-    compressions = (
-        "tiff_lzw",
-        "tiff_adobe_deflate",
-        "packbits",
-        "jpeg",
-        "zstd",
-        "lzma",
-    )
+    compressions = ("tiff_adobe_deflate", "packbits", "zstd", "lzma")
     return [
-        encode(rgb, "JPEG", exif=exif),
-        encode(rgb, "JPEG", progressive=True),
-        encode(grey, "JPEG", quality=20),
-        encode(cmyk, "JPEG"),
-        encode(rgb, "PNG"),
-        encode(rgba, "PNG"),
-        encode(palette, "PNG", transparency=3, exif=exif),
-        encode(bilevel, "PNG"),
-        encode(palette, "GIF", save_all=True, append_images=frames),
-        encode(rgb, "WEBP"),
-        encode(rgba, "WEBP", lossless=True),
-        encode(rgb, "WEBP", save_all=True, append_images=frames, exif=exif),
-        encode(rgb, "BMP"),
-        encode(palette, "BMP"),
-        encode(rgb, "TIFF"),
-        encode(cmyk, "TIFF"),
+        *encode_variants(rgb).values(),
         *(encode(rgb, "TIFF", compression=kind) for kind in compressions),
-        *(encode(bilevel, "TIFF", compression=kind) for kind in ("group3", "group4")),
+        *(encode(rgb.convert("1"), "TIFF", compression=kind) for kind in ("group3", "group4")),
         make_npy(encode(rgb, "PNG")),
         *read_corpus("images").values(),
     ]
+
+
+class Change(NamedTuple):
+    """A change of a file: at a share of its length, some bytes are replaced by others."""
+
+    at: float
+    bytes: bytes
+    replaced: int
+
+
+# Shares are squared below, because most of a file's structure is near its beginning.
+CHANGES = st.lists(
+    st.builds(
+        Change,
+        at=st.floats(0, 1),
+        bytes=st.one_of(
+            st.binary(max_size=8),
+            st.sampled_from([b"\xff" * 4, b"\0" * 4, b"\x7f\xff\xff\xff", b"\xff\xda"]),
+        ),
+        replaced=st.integers(0, 8),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def change(file: bytes, changes: list[Change]) -> bytes:
+    changed = bytearray(file)
+    for at, new, replaced in changes:
+        begin = int(at * at * len(changed))
+        changed[begin : begin + replaced] = new
+    return bytes(changed)

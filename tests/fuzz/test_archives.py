@@ -18,7 +18,7 @@ from offpath.errors import ExpectedError
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
 from offpath.serving.check.files import check_archive
-from tests.fuzz.test_images import CHANGES, Change, change
+from tests.fuzz.seeds import CHANGES, Change, change
 from tests.support.echo_archive import MODEL_CONFIG
 
 MOST_S = 2.0

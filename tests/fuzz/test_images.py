@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ from offpath.handler.errors import BadTensor, ItemError
 from offpath.handler.image.decode import decode_image
 from offpath.handler.input_maker import silence_decoders
 from offpath.handler.request.npy import NPY_MAGIC, read_npy
-from tests.fuzz.seeds import make_seeds, read_corpus
+from tests.fuzz.seeds import CHANGES, Change, change, make_seeds, read_corpus
 from tests.support.costly import TAG_TYPES, Tags, make_tiff
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -23,38 +23,6 @@ SEEDS = make_seeds()
 FOUND = read_corpus("images")
 CONFIG = HandlerConfig(exif_orientation=True)
 MOST_S = 2.0
-
-
-class Change(NamedTuple):
-    """A change of a file: at a share of its length, some bytes are replaced by others."""
-
-    at: float
-    bytes: bytes
-    replaced: int
-
-
-# Shares are squared below, because most of a file's structure is near its beginning.
-CHANGES = st.lists(
-    st.builds(
-        Change,
-        at=st.floats(0, 1),
-        bytes=st.one_of(
-            st.binary(max_size=8),
-            st.sampled_from([b"\xff" * 4, b"\0" * 4, b"\x7f\xff\xff\xff", b"\xff\xda"]),
-        ),
-        replaced=st.integers(0, 8),
-    ),
-    min_size=1,
-    max_size=6,
-)
-
-
-def change(file: bytes, changes: list[Change]) -> bytes:
-    changed = bytearray(file)
-    for at, new, replaced in changes:
-        begin = int(at * at * len(changed))
-        changed[begin : begin + replaced] = new
-    return bytes(changed)
 
 
 @pytest.fixture(autouse=True, scope="module")

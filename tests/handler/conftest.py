@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import ts
+from ts.context import Context
+from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
+from offpath.archive import models
 from offpath.archive.models.near_free import NearFree
 from offpath.handler.config import HandlerConfig
+from offpath.handler.image.decode import Pixels
 from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.model.engines.eager import EagerEngine
 from offpath.handler.pipeline import Pipeline
-from tests.support.photographs import encode, find_photograph
+from tests.support.images import encode_variants
+from tests.support.photographs import PHOTOGRAPHS, find_photograph
 
 MakePipeline = Callable[..., Pipeline]
 
@@ -42,40 +50,37 @@ def make_pipeline() -> MakePipeline:
 @pytest.fixture(scope="session")
 def files() -> dict[str, bytes]:
     """One small photograph in every accepted format and many of their variants."""
-    rgb = find_photograph("coffee").rgb.resize((120, 80))
-    grey = rgb.convert("L")
-    rgba = rgb.copy()
-    rgba.putalpha(grey)
-    palette = rgb.quantize(64)
-    exif = rgb.getexif()
-    exif[0x0112] = 6
-    tall = [rgb, rgb.rotate(180)]
-    return {
-        "jpeg": encode(rgb, "JPEG", quality=90),
-        "jpeg-progressive": encode(rgb, "JPEG", progressive=True),
-        "jpeg-444": encode(rgb, "JPEG", subsampling=0),
-        "jpeg-grey": encode(grey, "JPEG"),
-        "jpeg-cmyk": encode(rgb.convert("CMYK"), "JPEG"),
-        "jpeg-exif": encode(rgb, "JPEG", exif=exif),
-        "png": encode(rgb, "PNG"),
-        "png-grey": encode(grey, "PNG"),
-        "png-bilevel": encode(rgb.convert("1"), "PNG"),
-        "png-rgba": encode(rgba, "PNG"),
-        "png-la": encode(rgba.convert("LA"), "PNG"),
-        "png-palette": encode(palette, "PNG"),
-        "png-palette-transparent": encode(palette, "PNG", transparency=3),
-        "png-16bit": encode(grey.point(lambda v: v * 257, "I").convert("I;16"), "PNG"),
-        "webp": encode(rgb, "WEBP", quality=80),
-        "webp-lossless": encode(rgb, "WEBP", lossless=True),
-        "webp-rgba": encode(rgba, "WEBP"),
-        "webp-animated": encode(rgb, "WEBP", save_all=True, append_images=tall),
-        "gif": encode(palette, "GIF"),
-        "gif-animated": encode(rgb, "GIF", save_all=True, append_images=tall),
-        "bmp": encode(rgb, "BMP"),
-        "bmp-palette": encode(palette, "BMP"),
-        "tiff": encode(rgb, "TIFF"),
-        "tiff-lzw": encode(rgb, "TIFF", compression="tiff_lzw"),
-        "tiff-jpeg": encode(rgb, "TIFF", compression="jpeg"),
-        "tiff-cmyk": encode(rgb.convert("CMYK"), "TIFF"),
-        "tiff-16bit": encode(grey.point(lambda v: v * 257, "I").convert("I;16"), "TIFF"),
+    return encode_variants(find_photograph("coffee").rgb.resize((120, 80)))
+
+
+def make_context(folder: Path, **handler: Any) -> Context:
+    """Makes the context that ts/model_loader.py passes to `initialize`."""
+    metrics = MetricsCacheYamlImpl(str(Path(ts.__file__).parent / "configs/metrics.yaml"))
+    metrics.initialize_cache()
+    manifest = {
+        "model": {
+            "modelName": "near-free",
+            "modelVersion": "1.0",
+            "modelFile": "near_free.py",
+            "serializedFile": "weights.pt",
+        }
     }
+    settings = {"handler": handler, "minWorkers": 1, "maxWorkers": 1}
+    return Context("near-free", str(folder), manifest, 4, None, "0.12", True, metrics, settings)
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with NearFree's definition and weights."""
+    folder = tmp_path_factory.mktemp("model")
+    source = Path(models.__file__).parent / "near_free.py"
+    (folder / "near_free.py").write_text(source.read_text())
+    torch.manual_seed(0)
+    torch.save(NearFree().state_dict(), folder / "weights.pt")
+    return folder
+
+
+def photographs(count: int) -> list[Pixels]:
+    """Returns photographs of the default size, again from the first one where there are too few."""
+    images = [p.rgb.resize((224, 224)) for p in PHOTOGRAPHS]
+    return [np.asarray(images[i % len(images)]) for i in range(count)]

@@ -10,11 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-import ts
 from ts.context import Context, RequestProcessor
-from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
-from offpath.archive import models
 from offpath.archive.models.near_free import NearFree
 from offpath.handler.classifier import OffpathClassifier
 from offpath.handler.errors import ConfigError
@@ -33,26 +30,11 @@ from offpath.handler.request.npy import read_npy
 from offpath.handler.response import Reply
 from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.client import make_npy, parse_server_timing
+from tests.handler.conftest import make_context
 from tests.support.photographs import encode, find_photograph
 
 JPEG = encode(find_photograph("coffee").rgb, "JPEG")
 PNG = encode(find_photograph("chelsea").rgb, "PNG")
-
-
-def make_context(folder: Path, **handler: Any) -> Context:
-    """Makes the context that ts/model_loader.py passes to `initialize`."""
-    metrics = MetricsCacheYamlImpl(str(Path(ts.__file__).parent / "configs/metrics.yaml"))
-    metrics.initialize_cache()
-    manifest = {
-        "model": {
-            "modelName": "near-free",
-            "modelVersion": "1.0",
-            "modelFile": "near_free.py",
-            "serializedFile": "weights.pt",
-        }
-    }
-    settings = {"handler": handler, "minWorkers": 1, "maxWorkers": 1}
-    return Context("near-free", str(folder), manifest, 4, None, "0.12", True, metrics, settings)
 
 
 def request(context: Context, *headers: dict[str, str]) -> Context:
@@ -60,16 +42,6 @@ def request(context: Context, *headers: dict[str, str]) -> Context:
     context.request_processor = [RequestProcessor(dict(one)) for one in headers]
     context.request_ids = {idx: f"request-{idx}" for idx in range(len(headers))}
     return context
-
-
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    source = Path(models.__file__).parent / "near_free.py"
-    (folder / "near_free.py").write_text(source.read_text())
-    torch.manual_seed(0)
-    torch.save(NearFree().state_dict(), folder / "weights.pt")
-    return folder
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -124,9 +96,10 @@ def test_chosen_output_is_predicted_and_explained(
     pair = OffpathClassifier()
     pair.initialize(of_pair)
     pair._metrics.stop()
-    rows: list[dict[str, Any]] = [{"body": JPEG}, {"body": JPEG, "target": "7"}]
-    headers: list[dict[str, str]] = [{}, {"explain": "True"}]
+    rows = [{"body": JPEG}, {"body": JPEG, "target": b" 7 "}, {"body": JPEG}]
+    headers = [{}, {"explain": "True"}, {"explain": "True"}]
     expected = classifier.handle(rows, request(context, *headers))
+    assert expected[1] != expected[2]  # class 7 and class 0
     assert pair.handle(rows, request(of_pair, *headers)) == expected
 
 
@@ -250,21 +223,6 @@ def test_a_rectangle_of_blue_first_pixels_is_answered_and_explained(
     assert tall.describe_handle()["image_size"] == "96x64"
 
 
-@pytest.mark.usefixtures("unpaused")
-def test_explanation_is_for_the_requested_class(
-    classifier: OffpathClassifier, context: Context
-) -> None:
-    rows: list[dict[str, Any]] = [
-        {"body": JPEG},
-        {"body": JPEG, "target": bytearray(b"0")},
-        {"body": JPEG, "target": bytearray(b" 7 ")},
-        {"body": JPEG, "target": "7"},
-    ]
-    bodies = classifier.handle(rows, request(context, *[{"explain": "True"}] * 4))
-    assert bodies[0] == bodies[1]
-    assert bodies[2] == bodies[3] != bodies[0]
-
-
 @pytest.mark.parametrize(
     "target",
     [b"1000", b"-1", b"cat", b"1.5", b"\xff", b"9" * 10_000, "1e3", [1], {"a": 1}],
@@ -361,21 +319,6 @@ def test_a_failing_model_gives_each_good_item_a_503_and_raises_nothing(
     failing(None)
     classifier.handle(rows, request(context, {}, {}, {}))
     assert [status(context, idx) for idx in range(3)] == [200, 415, 200]
-
-
-def test_images_that_the_device_had_no_memory_for_are_answered_and_counted(
-    classifier: OffpathClassifier, context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def decode(files: list[torch.Tensor]) -> list[torch.Tensor]:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    decoder = DeviceDecoder(decode, DecodeOptions(), InputGeometry())
-    monkeypatch.setattr(classifier.pipeline, "_device_decoder", decoder)
-    before = dict(classifier._metrics._sums)
-    classifier.handle([{"body": JPEG}, {"body": JPEG}], request(context, {}, {}))
-    assert [status(context, idx) for idx in range(2)] == [200, 200]
-    counter = ("offpath_gpu_decode_out_of_memory_total", ())
-    assert classifier._metrics._sums[counter] == before.get(counter, 0) + 2
 
 
 def test_only_a_batch_that_the_model_answers_interrupts_failures_in_a_row(
@@ -546,3 +489,18 @@ def test_container_limit_bounds_the_number_of_cores(
     monkeypatch.setattr(host_limits, "CPU_LIMIT", tmp_path / "cpu.max")
     (tmp_path / "cpu.max").write_text(f"{limit}\n")
     assert host_limits.count_cores() == cores
+
+
+def test_images_that_the_device_had_no_memory_for_are_answered_and_counted(
+    classifier: OffpathClassifier, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decode(files: list[torch.Tensor]) -> list[torch.Tensor]:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    decoder = DeviceDecoder(decode, DecodeOptions(), InputGeometry())
+    monkeypatch.setattr(classifier.pipeline, "_device_decoder", decoder)
+    before = dict(classifier._metrics._sums)
+    classifier.handle([{"body": JPEG}, {"body": JPEG}], request(context, {}, {}))
+    assert [status(context, idx) for idx in range(2)] == [200, 200]
+    counter = ("offpath_gpu_decode_out_of_memory_total", ())
+    assert classifier._metrics._sums[counter] == before.get(counter, 0) + 2

@@ -9,8 +9,6 @@ import pytest
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
-from offpath.handler.image.decode import DecodeOptions
-from offpath.handler.image.geometry import InputGeometry
 
 NAN, INF = math.nan, math.inf
 WRONG: dict[str, list[Any]] = {
@@ -129,21 +127,6 @@ def test_both_sides_of_a_rectangle_are_checked(settings: dict[str, Any], message
         read({"image_size": "256x128", **settings})
 
 
-def test_equal_sides_are_one_size() -> None:
-    twice = read({"image_size": "96x96", "resize_size": "110x110"})
-    assert twice.input_geometry == InputGeometry(96, 110)
-    explained = {"explanations": True, "image_size": "2048x16"}
-    assert read(explained).input_geometry.shape == (2048, 16, 3)
-
-
-def test_scaled_decode_keeps_both_sides_of_a_rectangle() -> None:
-    settings = {"image_size": "256x128", "resize": "stretch"}
-    assert read(settings).decode_options.min_size == (384, 192)
-    # The decoder chooses the scale before it turns the image.
-    turned = read({**settings, "exif_orientation": True})
-    assert turned.decode_options.min_size == 384
-
-
 @pytest.mark.parametrize(("key", "other"), [("mean", "std"), ("std", "mean")])
 def test_numbers_on_0_to_255_name_the_setting(key: str, other: str) -> None:
     values = [123.675, 116.28, 103.53]
@@ -170,11 +153,6 @@ def test_colours_follow_the_channel_order() -> None:
     assert read(settings).input_geometry.fill == (3, 2, 1)
     with pytest.raises(ConfigError, match="one channel has no order"):
         read({"channels": 1, **settings, "fill": 0})
-
-
-def test_letterbox_with_two_sizes_is_refused() -> None:
-    with pytest.raises(ConfigError, match="a letterbox has only one size"):
-        read({"resize": "letterbox", "resize_size": 256})
 
 
 def test_one_number_applies_to_all_channels() -> None:
@@ -208,26 +186,3 @@ def test_one_number_applies_to_all_channels() -> None:
 def test_other_channels_need_their_own_numbers(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read({"channels": 1, **settings})
-
-
-@pytest.mark.parametrize("section", ["s3://bucket/prefix", 5, True, ["uri"], [["a", 1]]])
-def test_prediction_log_that_is_not_a_mapping_is_refused(section: Any) -> None:
-    with pytest.raises(ConfigError, match=r"handler\.prediction_log is .*accepted: "):
-        read({"prediction_log": section})
-
-
-def test_wrong_prediction_log_setting_is_named_with_its_section() -> None:
-    with pytest.raises(ConfigError, match=r"handler\.prediction_log\.sync is 'maybe'"):
-        read({"prediction_log": {"sync": "maybe"}})
-
-
-def test_environment_beats_the_file_for_the_prediction_log() -> None:
-    settings = {"prediction_log": {"uri": "s3://bucket/prefix"}}
-    assert read(settings).prediction_log.uri == "s3://bucket/prefix"
-    assert read(settings, OFFPATH_PREDICTION_LOG="off").prediction_log.is_off
-
-
-def test_exact_decoding_keeps_every_pixel():
-    config = HandlerConfig(resize_size=100, scale_margin=1.5, max_pixels=7)
-    assert config.decode_options == DecodeOptions(150, config.exif_orientation, 7)
-    assert dataclasses.replace(config, decode="exact").decode_options.min_size == 0

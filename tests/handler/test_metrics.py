@@ -61,24 +61,6 @@ def test_batch_is_counted_by_stage_size_and_error(
     assert totals["offpath_errors_total", "Type:EmptyPayload"] == 1
 
 
-@pytest.mark.parametrize(
-    ("size", "buckets"),
-    [(1, 8), (2, 7), (8, 5), (9, 4), (64, 2), (65, 1), (1000, 1)],
-)
-def test_batch_size_buckets_are_cumulative(
-    emitter: MetricsEmitter, caplog: pytest.LogCaptureFixture, size: int, buckets: int
-) -> None:
-    emitter.count_batch(ONE_SECOND, size, [])
-    emitter.write()
-    found = [
-        dimension
-        for name, dimension in read_lines(caplog)
-        if name == "offpath_batch_size_bucket_total"
-    ]
-    assert len(found) == buckets
-    assert "Le:+Inf" in found
-
-
 def test_times_are_counted_in_cumulative_buckets(
     emitter: MetricsEmitter, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -121,20 +103,6 @@ def test_only_differences_are_written(
     assert read_lines(caplog) == first
 
 
-def test_many_batches_make_no_more_lines_than_one(
-    emitter: MetricsEmitter, caplog: pytest.LogCaptureFixture
-) -> None:
-    emitter.count_batch(ONE_SECOND, 8, ["BadTensor"])
-    emitter.write()
-    lines = len(caplog.records)
-    caplog.clear()
-    for _ in range(500):
-        emitter.count_batch(ONE_SECOND, 8, ["BadTensor"])
-    assert caplog.records == []
-    emitter.write()
-    assert len(caplog.records) == lines
-
-
 def test_nothing_is_lost_or_doubled_between_threads(
     emitter: MetricsEmitter, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -155,15 +123,6 @@ def test_nothing_is_lost_or_doubled_between_threads(
     assert totals["offpath_items_total", ""] == 9000
     assert totals["offpath_errors_total", "Type:BadTensor"] == 3000
     assert totals["offpath_stage_seconds_total", "Stage:decode"] == pytest.approx(375)
-
-
-def test_stopping_writes_the_last_differences(
-    emitter: MetricsEmitter, caplog: pytest.LogCaptureFixture
-) -> None:
-    emitter.start()
-    emitter.count_batch(ONE_SECOND, 1, [])
-    emitter.stop()
-    assert read_lines(caplog)["offpath_batches_total", ""] == 1
 
 
 def test_prediction_logs_counters_are_differences_and_its_gauges_values(

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import json
-import math
 
-import numpy as np
 import pytest
 
 from offpath.handler import errors
@@ -40,16 +38,6 @@ def test_prediction_is_the_stock_handlers_object_best_first() -> None:
 def test_any_label_is_json_in_utf_8(label: str) -> None:
     reply = encode_prediction([(label, 1.0)])
     assert json.loads(reply.body.decode("utf-8")) == {label: 1.0}
-
-
-def test_probability_keeps_all_its_digits() -> None:
-    probability = float(np.float32(1) / np.float32(3))
-    reply = encode_prediction([("cat", probability), ("dog", 1e-30)])
-    assert json.loads(reply.body) == {"cat": probability, "dog": 1e-30}
-
-
-def test_a_probability_that_is_no_number_stays_json() -> None:
-    assert encode_prediction([("cat", math.nan)]).body == b'{"cat":null}'
 
 
 @pytest.mark.parametrize("kind", ITEM_ERRORS, ids=lambda kind: kind.__name__)

@@ -15,7 +15,7 @@ from offpath.handler.pipeline import Batch, Item
 from offpath.handler.stages import Stage, StageTimer
 from offpath.handler.tracing import Tracer
 from tests.conftest import build
-from tests.handler.test_zero_io import watched_events
+from tests.handler.loaded_service import watched_events
 from tests.support.front import front
 from tests.support.images import jpeg
 from tests.support.otlp_collector import Collector, run_collector

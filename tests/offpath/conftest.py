@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -19,6 +21,17 @@ class Done(NamedTuple):
 
 
 Run = Callable[..., Done]
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
+ROW = re.compile(r"^\| `--json` of (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
+
+
+def read_json_keys() -> dict[str, list[str]]:
+    """Returns the keys of each command's `--json` that docs/reference.md names."""
+    return {
+        command: re.findall(r"`(\w+)`", keys)
+        for commands, _, keys in ROW.findall(REFERENCE.read_text("utf-8"))
+        for command in re.findall(r"`([a-z ]+)`", commands)
+    }
 
 
 @pytest.fixture

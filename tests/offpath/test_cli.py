@@ -90,13 +90,6 @@ def test_what_cannot_be_a_path_is_a_wrong_option(
     assert ("Traceback" in done.err) == (code == 3)
 
 
-@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
-def test_every_command_has_help(run: Run, name: str) -> None:
-    done = run(name, "--help")
-    assert done.code == 0
-    assert "Usage: offpath " + name in done.out
-
-
 def test_help_is_answered_without_importing_torch() -> None:
     program = """
 import sys
@@ -109,10 +102,3 @@ for arguments in (["--help"], ["archive", "-h"], ["predict", "-h"]):
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-
-
-def test_module_can_be_run_and_names_what_it_does_not_know() -> None:
-    command = [sys.executable, "-m", "offpath", "no-such-command"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 2
-    assert "no-such-command" in done.stderr

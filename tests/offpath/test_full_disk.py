@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.handler.prediction_log.conftest import mount_tmpfs  # noqa: F401
-
-ROOT = Path(__file__).parents[2]
-ARCHIVE = ("archive", "--model", "near-free", "--output", "store")
+from tests.offpath.conftest import Run
 
 
 @pytest.mark.parametrize("full", ["temporary", "output"])
 def test_a_full_disk_is_named_without_a_temporary_file(
-    mount_tmpfs: Callable[..., Path], full: str  # noqa: F811
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mount_tmpfs: Callable[..., Path],  # noqa: F811
+    full: str,
 ) -> None:
     disk = mount_tmpfs("size=200k")
-    command = [sys.executable, "-m", "offpath", *ARCHIVE]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     if full == "temporary":
-        env["TMPDIR"] = str(disk)
-    else:
-        command[-1] = str(disk)
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
-    last = done.stderr.splitlines()[-1]
-    assert done.returncode in (1, 2) and str(disk) in last and "No space left" in last
-    assert "offpath-archive-" not in last and "Traceback" not in done.stderr
+        monkeypatch.setattr(tempfile, "tempdir", str(disk))
+    output = tmp_path / "store" if full == "temporary" else disk
+    done = run("archive", "--model", "near-free", "--output", output)
+    last = done.err.splitlines()[-1]
+    assert done.code in (1, 2) and str(disk) in last and "No space left" in last
+    assert "offpath-archive-" not in last

@@ -75,4 +75,5 @@ def test_every_threat_names_tests_that_exist() -> None:
             found = list((ROOT / (folder or "tests")).rglob(file))
             assert len(found) == 1, f"{file} of {threat.strip()!r}"
             source = found[0].read_text(encoding="utf-8")
+            assert test.startswith("test_"), f"{test} of {threat.strip()!r} is no test"
             assert f"def {test}(" in source, f"{test} of {threat.strip()!r}"

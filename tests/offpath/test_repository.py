@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import configparser
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,15 +90,3 @@ def test_pre_commit_runs_the_tools_of_lint_sh() -> None:
     tools = set(re.findall(r'"\$VENV/bin/([\w-]+)"', lint)) | {"schemas.sh"}
     assert {Path(entry.split()[0]).name for entry in entries} == tools
     assert any("check_english.py" in entry for entry in entries)
-
-
-def test_links_for_the_package_index_are_absolute(tmp_path: Path) -> None:
-    page = tmp_path / "README.md"
-    page.write_text("[a](docs/a.md#b) ![chart](c.svg) [d](#d) [e](https://e.example/f)\n")
-    script = ROOT / "scripts" / "absolute_links.py"
-    url = "https://code.example/offpath"
-    subprocess.run([sys.executable, script, page, url, "v1"], check=True)
-    assert page.read_text() == (
-        f"[a]({url}/blob/v1/docs/a.md#b) ![chart]({url}/raw/v1/c.svg) [d](#d) "
-        "[e](https://e.example/f)\n"
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from offpath.serving.printable import UNPRINTABLE
 from tests.offpath.conftest import Run, run  # noqa: F401
+from tests.support.pages import list_requests
 
 FOLDER = Path(__file__).parents[2] / "profiling" / "results"
 ATTACK = "</script></title><img src=x onerror=alert(1)>\"'[/x]\x1b[2J"
@@ -22,21 +22,6 @@ RESULTS = [
     "tune-55k",
     "profile-stages",
 ]
-# Elements of the pages of good results.
-ELEMENTS = {"img", "script", "iframe", "object", "embed", "link", "base", "form"}
-
-
-class Elements(HTMLParser):
-    """Collects what a browser would run or load."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found += [tag] if tag in ELEMENTS else []
-        self.found += [name for name, _ in attrs if name.startswith("on")]
 
 
 def list_names(content: dict[str, Any]) -> Iterator[str]:
@@ -69,5 +54,5 @@ def test_names_of_a_result_are_text_everywhere(
     for said in (done.out, done.err, shown.out):
         assert not UNPRINTABLE.search(said.replace("\n", ""))
     page = Path("a.html").read_text(encoding="utf-8")
-    assert MARK in page and Elements(page).found == []
-    assert Elements(Path("a.svg").read_text(encoding="utf-8")).found == []
+    assert MARK in page and list_requests(page) == []
+    assert list_requests(Path("a.svg").read_text(encoding="utf-8")) == []

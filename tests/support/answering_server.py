@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 
 @dataclass
@@ -17,6 +19,7 @@ class Answers:
         status: 0 closes the connection without an answer, -1 leaves it open without one.
         ping: the status of GET /ping; None treats it like every other request.
         statuses: further statuses, by the path.
+        respond: computes status and body from path and body, instead of all of the above.
     """
 
     status: int = 200
@@ -24,13 +27,14 @@ class Answers:
     statuses: dict[str, int] = field(default_factory=dict)
     body: bytes = b'{"cat": 0.75, "dog": 0.25}'
     headers: dict[str, str] = field(default_factory=dict)
+    respond: Callable[[str, bytes], tuple[int, bytes]] | None = None
     requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
     url: str = ""
 
 
 @contextmanager
-def answering_server() -> Iterator[Answers]:
-    """Listens on a free port while the block runs."""
+def answering_server(tls: tuple[Path, Path] | None = None) -> Iterator[Answers]:
+    """Listens on a free port while the block runs; `tls` is a certificate and its key."""
     answers, silence = Answers(), threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
@@ -40,7 +44,9 @@ def answering_server() -> Iterator[Answers]:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             headers = {key.lower(): value for key, value in self.headers.items()}
             answers.requests.append((self.path, headers, body))
-            status = answers.statuses.get(self.path, answers.status)
+            status, reply = answers.statuses.get(self.path, answers.status), answers.body
+            if answers.respond is not None:
+                status, reply = answers.respond(self.path, body)
             if status < 0:
                 silence.wait()
                 return
@@ -48,16 +54,16 @@ def answering_server() -> Iterator[Answers]:
                 self.close_connection = True
                 return
             self.send_response(status)
-            self.send_header("content-length", str(len(answers.body)))
+            self.send_header("content-length", str(len(reply)))
             for name, value in answers.headers.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(answers.body)
+            self.wfile.write(reply)
 
         do_PUT = do_DELETE = do_POST
 
         def do_GET(self) -> None:
-            if self.path != "/ping" or answers.ping is None:
+            if self.path != "/ping" or answers.ping is None or answers.respond is not None:
                 return self.do_POST()
             self.send_response(answers.ping)
             self.send_header("content-length", "0")
@@ -67,6 +73,10 @@ def answering_server() -> Iterator[Answers]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*tls)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     answers.url = f"http://127.0.0.1:{server.server_port}"

@@ -9,6 +9,7 @@ import zlib
 from functools import cache
 
 import numpy as np
+from PIL import Image
 
 from offpath.serving.client import make_npy
 from tests.support.costly import make_png
@@ -32,28 +33,62 @@ def npy(array: np.ndarray, allow_pickle: bool = False) -> bytes:
     return file.getvalue()
 
 
-@cache
-def accepted() -> dict[str, bytes]:
-    """Encodes one photograph in every accepted format and mode."""
-    rgb = COFFEE.image.convert("RGB")
-    grey16 = np.asarray(rgb.convert("L")).astype(np.uint16) * 257
-    from PIL import Image
-
+def encode_variants(rgb: Image.Image) -> dict[str, bytes]:
+    """Encodes an image in every accepted format and many of their variants."""
+    grey = rgb.convert("L")
+    rgba = rgb.copy()
+    rgba.putalpha(grey)
+    palette = rgb.quantize(64)
+    exif = rgb.getexif()
+    exif[0x0112] = 6
+    # Unequal bytes, so that their order matters.
+    wide = grey.point(lambda v: v * 256 + 7, "I")
+    grey_16_bit, big_endian = wide.convert("I;16"), wide.convert("I;16B")
+    tall = [rgb, rgb.rotate(180)]
     return {
         "jpeg": encode(rgb, "JPEG", quality=90),
-        "progressive": encode(rgb, "JPEG", quality=90, progressive=True),
-        "grey jpeg": encode(rgb.convert("L"), "JPEG"),
-        "cmyk jpeg": encode(rgb.convert("CMYK"), "JPEG"),
+        "jpeg-progressive": encode(rgb, "JPEG", progressive=True),
+        "jpeg-444": encode(rgb, "JPEG", subsampling=0),
+        "jpeg-grey": encode(grey, "JPEG"),
+        "jpeg-cmyk": encode(rgb.convert("CMYK"), "JPEG"),
+        "jpeg-exif": encode(rgb, "JPEG", exif=exif),
         "png": encode(rgb, "PNG"),
-        "palette png": encode(rgb.convert("P"), "PNG"),
-        "rgba png": encode(rgb.convert("RGBA"), "PNG"),
-        "16-bit png": encode(Image.fromarray(grey16), "PNG"),
-        "webp": encode(rgb, "WEBP"),
-        "gif": encode(rgb.convert("P"), "GIF"),
+        "png-grey": encode(grey, "PNG"),
+        "png-bilevel": encode(rgb.convert("1"), "PNG"),
+        "png-rgba": encode(rgba, "PNG"),
+        "png-la": encode(rgba.convert("LA"), "PNG"),
+        "png-palette": encode(palette, "PNG"),
+        "png-palette-transparent": encode(palette, "PNG", transparency=3),
+        "png-16bit": encode(grey_16_bit, "PNG"),
+        "webp": encode(rgb, "WEBP", quality=80),
+        "webp-lossless": encode(rgb, "WEBP", lossless=True),
+        "webp-rgba": encode(rgba, "WEBP"),
+        "webp-animated": encode(rgb, "WEBP", save_all=True, append_images=tall),
+        "gif": encode(palette, "GIF"),
+        "gif-animated": encode(rgb, "GIF", save_all=True, append_images=tall),
         "bmp": encode(rgb, "BMP"),
+        "bmp-palette": encode(palette, "BMP"),
         "tiff": encode(rgb, "TIFF"),
-        "npy": make_npy(encode(rgb, "PNG")),
+        "tiff-lzw": encode(rgb, "TIFF", compression="tiff_lzw"),
+        "tiff-jpeg": encode(rgb, "TIFF", compression="jpeg"),
+        "tiff-cmyk": encode(rgb.convert("CMYK"), "TIFF"),
+        "tiff-16bit": encode(grey_16_bit, "TIFF"),
+        "tiff-16bit-big-endian": encode(big_endian, "TIFF"),
     }
+
+
+# Variants in which the photograph of an espresso is still one to the model.
+FAITHFUL = "jpeg jpeg-progressive jpeg-grey jpeg-cmyk png png-palette png-rgba png-16bit".split()
+FAITHFUL += "webp gif bmp tiff".split()
+
+
+@cache
+def accepted() -> dict[str, bytes]:
+    """Encodes one photograph in every accepted format and the usual modes."""
+    rgb = COFFEE.image.convert("RGB")
+    variants = encode_variants(rgb)
+    npy = {"npy": make_npy(variants["png"])}
+    return {name: variants[name] for name in FAITHFUL} | npy
 
 
 def noise(size: int) -> bytes:

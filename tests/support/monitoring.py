@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +13,6 @@ from typing import Any
 import httpx
 import yaml
 
-from offpath.profiling.report.charts import LineChart, Series, draw_charts
 from offpath.serving.process.ports import resolve_ports
 from tests.support.eventually import eventually
 
@@ -92,24 +89,3 @@ def list_queries(window: str) -> list[tuple[str, str, str]]:
         for panel in panels
         for target in panel["targets"]
     ]
-
-
-def draw_dashboard(prometheus: Prometheus, path: Path, seconds: float) -> None:
-    """Draws one chart per panel for the last `seconds`; panels without a reading are left out."""
-    now_s = time.time()
-    begin_s = now_s - seconds
-    panels: dict[str, list[Series]] = {}
-    for panel, legend, query in list_queries("8s"):
-        asked = {"query": query, "start": begin_s, "end": now_s, "step": 1}
-        for found in prometheus.ask("query_range", **asked)["result"]:
-            name = legend
-            for label, value in found["metric"].items():
-                name = name.replace(f"{{{{{label}}}}}", value)
-            # Prometheus leaves out empty labels.
-            name = re.sub(r" ?{{\w+}}", "", name)
-            points = [(at - begin_s, float(value)) for at, value in found["values"]]
-            numbers = [(at, value) for at, value in points if math.isfinite(value)]
-            if numbers:
-                panels.setdefault(panel, []).append(Series(name, numbers))
-    charts = [LineChart(panel, "s", "", series, log_x=False) for panel, series in panels.items()]
-    draw_charts(charts, path)

@@ -8,10 +8,12 @@ from html.parser import HTMLParser
 VOID = {"meta", "rect", "line", "polyline", "circle", "path", "br"}
 # Attributes by which a page loads something.
 LOADING = {"src", "srcset", "data", "poster", "action", "background"}
+# Elements that load or run something.
+RUNNING = {"link", "script", "iframe", "image", "img", "object", "embed", "base", "form"}
 
 
 class Reader(HTMLParser):
-    """Collects the resources a page loads, its texts, and tags that are not closed."""
+    """Collects what a page loads or runs, its texts, and tags that are not closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,8 +23,9 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.loads += [f"{tag} {key}={value}" for key, value in attrs if key in LOADING]
-        if tag in ("link", "script", "iframe", "image", "img"):
+        if tag in RUNNING:
             self.loads.append(tag)
+        self.loads += [f"{tag} {key}" for key, _ in attrs if key.startswith("on")]
         self.loads += [
             f"{tag} {value}"
             for key, value in attrs

@@ -297,20 +297,6 @@ def test_heavy_model_goes_to_openvino_where_it_is_installed(
     assert plan(model, "gpu").engine == "eager"
 
 
-@pytest.mark.parametrize(
-    ("engine", "device_type", "message"),
-    [
-        ("openvino", "gpu", "runs on the CPU.*--preset cpu"),
-        ("onnxruntime", "cpu", "runs models that are ONNX files"),
-    ],
-)
-def test_engine_that_the_device_rules_out_is_refused(
-    model: torch.nn.Module, engine: str, device_type: str, message: str
-) -> None:
-    with pytest.raises(ExpectedError, match=message):
-        plan(model, device_type, engine=engine)
-
-
 def test_nothing_reports_use_over_the_network() -> None:
     pytest.importorskip("openvino")
     # A process of its own: other tests may have imported what reports.
@@ -350,16 +336,6 @@ def test_near_ties_are_left_out_where_enough_others_are_clear() -> None:
     assert len(chosen) == len(set(chosen)) == 16
     assert not any(index % 3 == 0 for index in chosen)
     assert chosen[0] < 3 and chosen[-1] > 26
-
-
-def test_clearest_of_the_others_fill_up() -> None:
-    margins = np.linspace(0, 0.04, 20)
-    probabilities = np.stack([0.5 + margins / 2, 0.5 - margins / 2], axis=1)
-    assert choose_clear(probabilities, 0.05).tolist() == list(range(4, 20))
-
-
-def test_model_of_one_class_has_a_parity_set_too() -> None:
-    assert len(choose_clear(np.ones((3, 1)), 0.05)) == 3
 
 
 def test_same_set_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -154,12 +154,6 @@ def test_file_that_would_hide_a_module_is_refused(tmp_path: Path, name: str) -> 
         check_shadowing(tmp_path / name)
 
 
-def test_model_file_that_would_hide_a_module_is_refused(model_file: Path) -> None:
-    hiding = model_file.rename(model_file.with_name("json.py"))
-    with pytest.raises(ExpectedError, match="would shadow the module 'json'"):
-        load(hiding)
-
-
 def test_neighbour_that_would_hide_a_module_is_refused(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(SEVERAL.replace("from late", "from zstandard"))
     (tmp_path / "zstandard").mkdir()

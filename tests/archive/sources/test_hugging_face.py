@@ -217,11 +217,6 @@ def test_missing_file_is_named(vit: Path, tmp_path: Path, file: str, message: st
         load(folder)
 
 
-def test_weights_of_another_file_are_refused(vit: Path) -> None:
-    with pytest.raises(WrongOption, match="holds its own weights; leave --weights out"):
-        load_model_source(str(vit), "random")
-
-
 @pytest.mark.slow
 def test_processor_that_crops_first_is_refused(tmp_path: Path) -> None:
     folder = write_model("perceiver", tmp_path / "perceiver")

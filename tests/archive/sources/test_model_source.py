@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import zipfile
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,6 @@ from offpath.handler.image.geometry import InputGeometry
 from tests.archive.conftest import load
 
 GEOMETRY = InputGeometry(32, 36)
-
-
-def test_own_model_is_loaded_with_its_weights(model_file: Path, weights_file: Path) -> None:
-    source = load_model_source(str(model_file), str(weights_file))
-    assert source.model_file == model_file
-    assert count_classes(source.module, InputGeometry()) == 3
-    answer = source.module(torch.full((1, 3, 8, 8), 2.0))
-    assert answer.tolist() == [[2.0, 2.0, 2.0]]
 
 
 def test_random_weights_are_the_same_each_time(model_file: Path) -> None:
@@ -84,15 +75,6 @@ def test_keys_that_do_not_fit_are_named(
     assert "unexpected: module.layer0, module.layer1" in message
     assert "module.layer6" not in message and ", ..." in message
     assert "head.weight is [5, 3], the model has [3, 3]" in message
-
-
-def test_ordered_dict_and_half_precision_are_accepted(
-    model_file: Path, tmp_path: Path, weights: dict[str, torch.Tensor]
-) -> None:
-    halves = OrderedDict((key, value.half()) for key, value in weights.items())
-    torch.save(halves, tmp_path / "half.pt")
-    source = load_model_source(str(model_file), str(tmp_path / "half.pt"))
-    assert count_classes(source.module, InputGeometry(32)) == 3
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")

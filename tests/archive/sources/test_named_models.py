@@ -39,18 +39,6 @@ def test_embedded_model_has_a_thousand_classes_and_goes_with_every_preset(
         assert config.settings["handler"] == described.handler
 
 
-def test_default_model_has_real_weights_and_its_own_normalisation() -> None:
-    source, _ = load("efficientnet-lite0", None)
-    assert source.handler["mean"] == [0.498] * 3
-    assert source.labels is not None and len(source.labels) == 1000
-    assert source.weights is not None
-
-
-def test_model_without_published_weights_says_what_to_use() -> None:
-    with pytest.raises(ExpectedError, match="--weights random"):
-        load("near-free", "pretrained")
-
-
 def test_torchvision_model_takes_its_classes_from_the_weights(tmp_path: Path) -> None:
     from torchvision.models import get_model
 

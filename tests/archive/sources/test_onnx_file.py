@@ -80,12 +80,6 @@ def test_weights_in_other_files_are_refused(location: str, tmp_path: Path) -> No
         load_model_source(str(path), None)
 
 
-def test_weights_are_not_passed_beside_it(tmp_path: Path) -> None:
-    path = write_onnx(tmp_path / "net.onnx")
-    with pytest.raises(WrongOption, match="holds its own weights"):
-        load_model_source(str(path), "random")
-
-
 @pytest.mark.parametrize(
     ("shape", "settings"),
     [

@@ -16,11 +16,9 @@ import torch
 import yaml
 from torchvision.models.densenet import DenseNet
 
-from offpath.archive.build import build_archive
 from offpath.archive.sources.model_source import load_model_source
 from offpath.archive.sources.stock_archive import unpack
 from offpath.errors import ExpectedError, WrongOption
-from tests.archive.conftest import MakeSpec
 from tests.support.stock_archive import make_stock
 
 LABELS = {"0": ["n01", "crane"], "1": ["n02", "crane"], "2": ["n03", "heron"]}
@@ -82,17 +80,6 @@ def test_another_handler_is_refused_with_what_to_do(stock: Any, tmp_path: Path) 
     with pytest.raises(ExpectedError, match="not image_classifier.*--handler FILE.py"):
         unpack(old, tmp_path / "folder")
     assert unpack(old, tmp_path / "other", has_own_handler=True).name == "stock"
-
-
-def test_our_own_archive_and_other_files_are_refused(make_spec: MakeSpec, tmp_path: Path) -> None:
-    ours = build_archive(make_spec(), tmp_path / "store").path
-    with pytest.raises(ExpectedError, match="was built by offpath; there is nothing to convert"):
-        unpack(ours, tmp_path / "a")
-    (tmp_path / "b.mar").write_bytes(b"none")
-    with pytest.raises(ExpectedError, match="not a TorchServe archive"):
-        unpack(tmp_path / "b.mar", tmp_path / "b")
-    with pytest.raises(ExpectedError, match="there is no archive"):
-        unpack(tmp_path / "c.mar", tmp_path / "c")
 
 
 # TorchServe's first example, examples/image_classifier/densenet_161, with fewer layers.

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import mmap
-import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,14 +18,8 @@ from offpath.handler.image import nvjpeg
 from offpath.handler.image.decode import DecodeOptions, decode_image
 from offpath.handler.image.formats import Payload
 from offpath.handler.image.geometry import InputGeometry
-from offpath.handler.image.nvjpeg import (
-    DecodeTogether,
-    DeviceDecoder,
-    find_nvjpeg,
-    is_for_device,
-)
+from offpath.handler.image.nvjpeg import DecodeTogether, DeviceDecoder, find_nvjpeg
 from offpath.handler.image.torch_transform import transform_on_device
-from offpath.handler.input_maker import silence_decoders
 from offpath.handler.pipeline import Pipeline
 from tests.handler.conftest import make_runner
 from tests.support.photographs import PHOTOGRAPHS, encode, find_photograph
@@ -114,21 +105,6 @@ def test_images_that_nvjpeg_cannot_decode_are_left_to_the_cpu(
     assert decode.calls == []
 
 
-@pytest.mark.parametrize(
-    ("payload", "options"),
-    [
-        pytest.param(JPEG, DecodeOptions(exif_orientation=True), id="no-tag"),
-        pytest.param(turned(1), DecodeOptions(exif_orientation=True), id="upright"),
-        pytest.param(turned(6), OPTIONS, id="turned-but-not-asked-for"),
-        pytest.param(encode(COFFEE.convert("L"), "JPEG"), OPTIONS, id="grey"),
-        pytest.param(encode(COFFEE, "JPEG", progressive=True), OPTIONS, id="progressive"),
-        pytest.param(JPEG + b"\r\n", OPTIONS, id="bytes-after-the-end"),
-    ],
-)
-def test_ordinary_jpegs_are_for_the_device(payload: bytes, options: DecodeOptions) -> None:
-    assert is_for_device(payload, options)
-
-
 def test_a_file_that_fails_is_left_to_the_cpu_alone() -> None:
     decode = CpuDecoder()
     payloads = [JPEG, with_unknown_codes(JPEG), encode(COFFEE, "PNG"), JPEG]
@@ -154,33 +130,6 @@ def test_a_broken_device_is_not_taken_for_a_broken_file(error: Exception) -> Non
     with pytest.raises(RuntimeError) as raised:
         decode_on_device([JPEG, JPEG], OPTIONS, decode)
     assert raised.value is error
-
-
-def test_images_of_equal_size_are_resized_in_one_call(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sizes = [(61, 40), (40, 61), (61, 40), (61, 40), (50, 60), (61, 40)]
-    payloads = [
-        encode(photograph.rgb.resize(size), "JPEG") for photograph, size in zip(PHOTOGRAPHS, sizes)
-    ]
-    calls: list[int] = []
-
-    def transform(
-        images: list[torch.Tensor], geometry: InputGeometry
-    ) -> Sequence[torch.Tensor | None]:
-        calls.append(len(images))
-        return transform_on_device(images, geometry)
-
-    monkeypatch.setattr(nvjpeg, "transform_on_device", transform)
-    decoder = DeviceDecoder(CpuDecoder(), OPTIONS, InputGeometry())
-    images = decoder.decode(payloads)
-    together = decoder.resize([*images, None])
-    assert sorted(calls) == [1, 1, 4] and together[-1] is None
-    monkeypatch.setattr(nvjpeg, "PIXELS_TOGETHER", 1)  # each alone
-    for one, alone in zip(together, decoder.resize(images)):
-        assert one is not None and alone is not None
-        assert torch.equal(one, alone)
-    assert sorted(calls) == [1] * 8 + [4]
 
 
 @pytest.mark.parametrize(
@@ -213,20 +162,6 @@ def test_images_that_do_not_fit_on_the_device_are_counted(text: str) -> None:
     assert pipeline.preprocess([{"body": JPEG}]).without_memory == 0
 
 
-def test_a_body_that_the_front_door_has_mapped_is_not_copied(tmp_path: Path) -> None:
-    (tmp_path / "body").write_bytes(JPEG)
-    places: list[int] = []
-
-    def decode(files: list[torch.Tensor]) -> list[torch.Tensor]:
-        places.extend(file.data_ptr() for file in files)
-        return CpuDecoder()(files)
-
-    with (tmp_path / "body").open("rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-    decode_on_device([memoryview(mapped)], OPTIONS, decode)
-    assert places == [np.frombuffer(mapped, np.uint8).ctypes.data]
-
-
 def test_an_image_that_does_not_fit_on_the_device_does_not_fail_its_neighbours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -245,15 +180,6 @@ def test_an_image_that_does_not_fit_on_the_device_does_not_fail_its_neighbours(
     mixed = read(make_pipeline(CpuDecoder()), payloads)
     for answer, one in zip(mixed, expected):
         assert answer == pytest.approx(one, abs=ROUNDING)
-
-
-def test_read_only_bytes_cause_no_warning() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        # torchvision 0.29 deprecates its decoders; Python hides such warnings by default.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        silence_decoders()
-        assert decode_on_device([JPEG], OPTIONS, CpuDecoder())[0] is not None
 
 
 def test_without_a_cuda_device_the_cpu_decodes_and_the_log_says_so(
@@ -288,12 +214,6 @@ def test_mixed_batch_keeps_its_order_and_errors() -> None:
             assert answer == pytest.approx(expected, abs=ROUNDING)
     codes = [answer.get("code") for answer in mixed]
     assert codes == [None, 415, None, 422, 422, None, 400]
-
-
-def test_long_image_is_decoded_by_the_cpu() -> None:
-    image = COFFEE.resize((30, 9001))
-    payload = encode(image, "JPEG")
-    assert read(make_pipeline(CpuDecoder()), [payload]) == read(make_pipeline(None), [payload])
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

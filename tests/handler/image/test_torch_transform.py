@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import warnings
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +14,7 @@ from offpath.handler.image.torch_transform import (
     transform_with_torch,
 )
 from offpath.handler.image.transform import transform_image
-from tests.support.photographs import PHOTOGRAPHS, Photograph, encode, find_photograph
-
-# HandlerConfig's resize_size * scale_margin.
-MIN_SIZE = 384
+from tests.support.photographs import PHOTOGRAPHS, encode, find_photograph
 
 
 def as_jpeg(image: Image.Image) -> DecodedImage:
@@ -39,11 +34,6 @@ def make_waves(size: tuple[int, int]) -> bytes:
 @cache
 def decode_waves(size: tuple[int, int]) -> DecodedImage:
     return decode_image(make_waves(size), DecodeOptions())
-
-
-def scaled_jpeg(photograph: Photograph, size: tuple[int, int]) -> DecodedImage:
-    payload = encode(photograph.rgb.resize(size), "JPEG", quality=92)
-    return decode_image(payload, DecodeOptions(MIN_SIZE))
 
 
 GEOMETRIES = [
@@ -110,60 +100,3 @@ def test_scaled_decode_keeps_the_position(geometry: InputGeometry) -> None:
         difference = transform_with_torch(scaled, geometry).astype(int) - exact
         assert np.abs(difference).max() <= 2
         assert abs(difference.mean()) < 0.3
-
-
-def test_formats_without_loss_stay_bit_equal_to_pillows() -> None:
-    image = decode_image(encode(find_photograph("coffee").rgb, "PNG"), DecodeOptions())
-    np.testing.assert_array_equal(
-        transform_with_torch(image, InputGeometry()),
-        transform_image(image, InputGeometry()),
-    )
-
-
-def test_scaled_decode_moves_bicubic_no_more_than_bilinear() -> None:
-    moves: dict[str, list[float]] = {"bilinear": [], "bicubic": []}
-    for photograph in PHOTOGRAPHS[::5]:
-        factor = 1800 / max(photograph.rgb.size)
-        size = tuple(round(side * factor) for side in photograph.rgb.size)
-        payload = encode(photograph.rgb.resize(size), "JPEG", quality=92)
-        exact = decode_image(payload, DecodeOptions())
-        for interpolation, found in moves.items():
-            geometry = InputGeometry(interpolation=interpolation)
-            scaled = decode_image(payload, DecodeOptions.for_input(geometry, 1.5))
-            difference = transform_with_torch(scaled, geometry).astype(int)
-            difference -= transform_image(exact, geometry)
-            found.append(float(np.abs(difference).mean()))
-    print(moves)
-    assert np.mean(moves["bicubic"]) <= 1.1 * np.mean(moves["bilinear"]) <= 1.0
-
-
-@pytest.mark.parametrize("size", [(4000, 800), (800, 4000)], ids=str)
-def test_only_the_crop_of_a_long_image_is_resized(size: tuple[int, int]) -> None:
-    image = scaled_jpeg(find_photograph("china"), size)
-    assert image.denominator == 2
-    seen = []
-    real = torch.nn.functional.interpolate
-
-    def watch(image: torch.Tensor, **options: Any) -> torch.Tensor:
-        seen.append(max(image.shape))
-        return real(image, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.nn.functional, "interpolate", watch)
-        difference = transform_with_torch(image, InputGeometry()).astype(int)
-    difference -= transform_image(image, InputGeometry())
-    assert np.abs(difference).mean() <= 0.5
-    assert seen and max(seen) < 2 * min(size)
-
-
-def test_turned_images_cause_no_warning_on_the_log() -> None:
-    exif = Image.Exif()
-    for orientation in range(1, 9):
-        exif[0x0112] = orientation
-        image = find_photograph("retina").rgb
-        payload = encode(image, "JPEG", exif=exif)
-        options = DecodeOptions(MIN_SIZE, exif_orientation=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            pixels = transform_with_torch(decode_image(payload, options), InputGeometry())
-        assert pixels.shape == (224, 224, 3)

@@ -13,10 +13,8 @@ from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
 from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.model.engines.eager import EagerEngine
-from offpath.handler.model.outputs import activate
 from offpath.handler.model.parity import ParitySet, measure_parity
 from offpath.handler.pipeline import Pipeline
-from tests.handler.conftest import MakePipeline
 from tests.support.images import npy
 
 CPU = torch.device("cpu")
@@ -84,24 +82,6 @@ def test_threshold_answers_all_classes_that_reach_it(threshold: float) -> None:
     assert any(reply.body == b"{}" for reply in replies) == (threshold > 0)
 
 
-def test_without_a_threshold_the_best_sigmoids_are_answered() -> None:
-    replies = make_small(activation="sigmoid", top_k=2).classify(rows())
-    assert [len(json.loads(reply.body)) for reply in replies] == [2] * len(COLOURS)
-
-
-def test_more_classes_than_top_k_reach_a_threshold(make_pipeline: MakePipeline) -> None:
-    pipeline = make_pipeline(activation="sigmoid", threshold=0.0, top_k=5)
-    pixels = np.zeros((224, 224, 3), np.uint8)
-    assert len(json.loads(pipeline.classify([{"body": npy(pixels)}])[0].body)) == 1000
-
-
-def test_half_precision_outputs_give_float32_scores() -> None:
-    for activation in PLAIN:
-        for dtype in (torch.float16, torch.bfloat16):
-            scores = activate(torch.ones((1, 2), dtype=dtype), activation)
-            assert scores.dtype == torch.float32
-
-
 def test_worker_refuses_what_only_the_builder_can_decide() -> None:
     with pytest.raises(ConfigError, match="only the archive builder can decide"):
         make_small(activation="auto").runner.warm_up()
@@ -136,19 +116,3 @@ def test_two_labels_near_1_may_change_places_within_the_bound() -> None:
     assert measure([[0.99, 0.90]], [[0.90, 0.99]], "sigmoid")[1] == 1
     # With softmax every change of the best class counts.
     assert measure([[0.51, 0.49]], [[0.49, 0.51]], "softmax")[1] == 1
-
-
-def test_engine_whose_outputs_share_memory_is_read_before_the_next_call() -> None:
-    memory = torch.zeros((1, 3))
-
-    class Shared:
-        name, precision, is_capturable = "engine", "fp32", False
-
-        def __call__(self, images: torch.Tensor) -> torch.Tensor:
-            memory.copy_(images[:, 0, 0] / 255)
-            return memory
-
-    expected = make_images()[:, 0, 0].numpy().astype(np.float32) / 255
-    reference = ParitySet(make_images().numpy(), expected)
-    config = make_config(activation="none")
-    assert measure_parity(Shared(), reference, config, CPU, batch=1).largest_move == 0

@@ -9,7 +9,6 @@ import torch
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
-from offpath.handler.image.decode import Pixels
 from offpath.handler.model.batch_runner import (
     BatchRunner,
     CapturedBatch,
@@ -20,12 +19,10 @@ from offpath.handler.model.batch_runner import (
 from offpath.handler.model.engines.eager import EagerEngine
 from offpath.handler.model.parity import ParitySet
 from offpath.handler.stages import Stage, StageTimer
-from tests.handler.conftest import make_runner
-from tests.support.photographs import PHOTOGRAPHS
+from tests.handler.conftest import make_runner, photographs
 
 CONFIG = HandlerConfig.from_mapping({}, environ={})
 CPU = torch.device("cpu")
-CLASSES = 1000
 
 
 class ChannelMeans(torch.nn.Module):
@@ -47,11 +44,6 @@ def make_small(top_k: int = 5, max_batch: int = 4) -> tuple[BatchRunner, Channel
     return BatchRunner(EagerEngine(model, config, CPU), config, CPU, max_batch), model
 
 
-def photographs(count: int) -> list[Pixels]:
-    images = [p.rgb.resize((224, 224)) for p in PHOTOGRAPHS]
-    return [np.asarray(images[i % len(images)]) for i in range(count)]
-
-
 def test_the_thread_that_runs_batches_uses_the_models_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -63,15 +55,6 @@ def test_the_thread_that_runs_batches_uses_the_models_device(
     runner.device = torch.device("cuda:1")
     runner.begin(1)
     assert used == [torch.device("cuda:1")]
-
-
-def test_image_in_the_batch_is_the_one_that_is_explained() -> None:
-    runner = make_runner(CONFIG)
-    images = photographs(3)
-    for index, image in enumerate(images):
-        runner.pixels[index] = image
-    for index, image in enumerate(images):
-        np.testing.assert_array_equal(runner.image(index)[0].numpy(), image)
 
 
 def test_top_k_is_cut_to_the_models_classes() -> None:
@@ -203,21 +186,6 @@ def test_graphs_that_answer_like_the_model_serve(
     assert runner.captured_sizes == [1, 2, 4]
 
 
-def test_a_buffer_grows_a_few_times_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = capture_as(Replay, monkeypatch)
-    captures = 0
-
-    def count_captures() -> None:
-        nonlocal captures
-        captures += 1
-
-    monkeypatch.setattr(runner, "_capture_all", count_captures)
-    for batch in range(1, 65):
-        runner.begin(batch)
-        assert runner.max_batch >= batch
-    assert (captures, runner.max_batch) == (4, 64)
-
-
 class Event:
     """Stands for a CUDA event; keeps what happens in which order."""
 
@@ -248,14 +216,6 @@ def make_on_device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., BatchRunner
         return runner
 
     return make
-
-
-@pytest.mark.parametrize(("blocking", "way"), [(True, "sleep"), (False, "spin")])
-def test_a_worker_waits_once_for_a_batch_and_sleeps(
-    make_on_device: Callable[..., BatchRunner], blocking: bool, way: str
-) -> None:
-    make_on_device(blocking_wait=blocking).run(2, StageTimer())
-    assert Event.log == ["record"] * 3 + [way]
 
 
 def test_images_of_both_decoders_reach_the_device(

@@ -12,11 +12,7 @@ from offpath.handler.errors import (
     ExplanationTooLarge,
     TooManyExplanations,
 )
-from offpath.handler.model.explanations import (
-    Attribute,
-    Explainer,
-    parse_target,
-)
+from offpath.handler.model.explanations import Attribute, Explainer
 from tests.support.clock import Clock
 
 
@@ -72,10 +68,3 @@ def test_explanations_too_large_to_send_are_refused_by_the_settings(size: int, f
         HandlerConfig.from_mapping(settings, environ={})
     more = {**settings, "max_response_bytes": 10_000_000}
     assert HandlerConfig.from_mapping(more, environ={}).explanations
-
-
-def test_model_without_labels_still_refuses_a_class_it_lacks() -> None:
-    assert parse_target(None, 1000) == 0
-    assert parse_target(b"999", 1000) == 999
-    with pytest.raises(BadTarget, match="from 0 to 999"):
-        parse_target(b"1000", 1000)

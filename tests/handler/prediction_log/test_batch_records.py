@@ -53,14 +53,6 @@ def test_every_item_is_recorded_with_its_own_answer(
         assert one.inference_time.endswith("Z")
 
 
-def test_payload_hash_is_the_hash_of_the_image(make_pipeline: MakePipeline) -> None:
-    good, empty = record(make_pipeline, [{"body": JPEG}, {}], payload_hash="sha256")
-    assert good.payload_hash == "sha256:" + hashlib.sha256(JPEG).hexdigest()[:16]
-    assert empty.payload_hash is None
-    (good,) = record(make_pipeline, [{"body": JPEG}], fields=["status"])
-    assert good.payload_hash is None
-
-
 def test_a_description_is_no_prediction_and_its_neighbours_keep_their_ids(
     make_pipeline: MakePipeline,
 ) -> None:
@@ -112,3 +104,11 @@ def test_only_warm_up_requests_with_the_key_are_left_out(
 ) -> None:
     headers = {} if said is None else {"x-offpath-warm-up": said}
     assert len(record(make_pipeline, [{"body": JPEG}], headers, key)) == records
+
+
+def test_payload_hash_is_the_hash_of_the_image(make_pipeline: MakePipeline) -> None:
+    good, empty = record(make_pipeline, [{"body": JPEG}, {}], payload_hash="sha256")
+    assert good.payload_hash == "sha256:" + hashlib.sha256(JPEG).hexdigest()[:16]
+    assert empty.payload_hash is None
+    (good,) = record(make_pipeline, [{"body": JPEG}], fields=["status"])
+    assert good.payload_hash is None

@@ -2,32 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
-from offpath.handler.prediction_log.delivery_failures import (
-    REPEAT_S,
-    Announcer,
-    pause_s,
-)
-from tests.support.clock import Clock
-
-LOGGER = logging.getLogger("test")
-
-
-def test_lasting_failure_is_logged_again_after_ten_minutes(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    clock = Clock()
-    announcer = Announcer(LOGGER, "log of m", clock)
-
-    assert announcer.announce("timeout", "no answer")
-    assert not announcer.announce("timeout", "no answer")
-    clock.now_s = REPEAT_S
-    assert announcer.announce("timeout", "no answer")
-
-    assert caplog.messages == ["log of m: no answer"] * 2
+from offpath.handler.prediction_log.delivery_failures import pause_s
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,6 @@ import glob
 import os
 import random
 import threading
-import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,9 +20,6 @@ from tests.support.s3_servers import S3Server
 pytestmark = pytest.mark.s3
 
 ROUNDS = int(os.environ.get("OFFPATH_TEST_KILL_ROUNDS", "6"))
-RATE_S = float(os.environ.get("OFFPATH_TEST_RATE_S", "8"))
-RECORDS_PER_S = 10_000
-BATCH = 50
 
 
 def test_records_of_killed_workers_are_in_the_bucket_exactly_once(
@@ -55,56 +50,6 @@ def test_records_of_killed_workers_are_in_the_bucket_exactly_once(
     # Not Path.glob, which fails where a folder goes while it looks.
     eventually(lambda: len(glob.glob(f"{tmp_path}/spool/*/*/*.spool")) <= 1)
     eventually(lambda: log.counters().spool_bytes == 0)
-
-
-def resident_mib() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-@pytest.mark.slow
-def test_ten_thousand_records_per_second_arrive_without_growth(
-    seaweedfs: S3Server, bucket: Any, open_log: Callable[..., PredictionLog]
-) -> None:
-    log = open_log(
-        uri=bucket.uri,
-        s3={"endpoint_url": seaweedfs.endpoint_url},
-        segment_max_age_s=5,
-        retry_max_s=5,
-    )
-    predictions = [(f"label {rank}", 0.9 / (rank + 1)) for rank in range(5)]
-    memory_mib: list[float] = []
-    batches = 0
-    begin_s = time.perf_counter()
-    spent_s = 0.0
-    while batches * BATCH < RATE_S * RECORDS_PER_S:
-        records = [
-            make_record(f"{batches}-{item}", predictions=predictions, batch_size=BATCH)
-            for item in range(BATCH)
-        ]
-        before_s = time.perf_counter()
-        log.append(records)
-        spent_s += time.perf_counter() - before_s
-        batches += 1
-        ahead_s = batches * BATCH / RECORDS_PER_S - (time.perf_counter() - begin_s)
-        if ahead_s > 0:  # The records come at a steady rate.
-            time.sleep(ahead_s)
-        if batches % 200 == 0:
-            memory_mib.append(resident_mib())
-    elapsed_s = time.perf_counter() - begin_s
-    total = batches * BATCH
-    eventually(lambda: log.counters().shipped == total)
-
-    growth_mib = max(memory_mib[len(memory_mib) // 2 :]) - max(memory_mib[: len(memory_mib) // 2])
-    print(
-        f"{total / elapsed_s:.0f} records/s for {elapsed_s:.0f} s, "
-        f"{spent_s / total * 1e6:.1f} us per record in append, memory {memory_mib[0]:.0f} to "
-        f"{max(memory_mib):.0f} MiB, grew {growth_mib:.1f} MiB in the second half"
-    )
-    counts: Counter[str] = bucket.event_counts()
-    assert log.counters().dropped == 0
-    assert (len(counts), set(counts.values())) == (total, {1})
-    assert growth_mib < 16
 
 
 def test_appends_from_many_threads_tear_no_line(

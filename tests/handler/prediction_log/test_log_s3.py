@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import threading
 import time
 from collections import Counter
@@ -19,15 +17,7 @@ from offpath.handler.prediction_log.prediction_log import PredictionLog
 from offpath.handler.prediction_log.record import Record
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.eventually import eventually
-from tests.support.s3_faults import (
-    DENIED,
-    HANGING,
-    OUTAGES,
-    PASS,
-    REFUSED,
-    UNANSWERED,
-    FaultProxy,
-)
+from tests.support.s3_faults import HANGING, OUTAGES, PASS, REFUSED, UNANSWERED, FaultProxy
 from tests.support.s3_servers import S3Server
 
 pytestmark = pytest.mark.s3
@@ -262,19 +252,3 @@ def test_a_worker_killed_before_the_acknowledgement_is_shipped_again_to_the_same
     counts = bucket.event_counts()
     assert set(counts.values()) == {1}
     assert set(writer.answered) <= counts.keys()
-
-
-def test_denied_uploads_say_what_to_allow_in_the_spools_status(
-    proxy: FaultProxy, bucket: Any, open_log: OpenLog, tmp_path: Path
-) -> None:
-    proxy.set_mode(DENIED)
-    log = open_log(uri=bucket.uri, s3=s3(proxy))
-    log.append([make_record()])
-
-    eventually(lambda: any(tmp_path.glob("spool/*/last-error.json")))
-    (path,) = tmp_path.glob("spool/*/last-error.json")
-    assert "allow s3:PutObject" in json.loads(path.read_text())["message"]
-
-    proxy.set_mode(PASS)
-    eventually(lambda: not path.exists())
-    shutil.rmtree(tmp_path / "spool", ignore_errors=True)

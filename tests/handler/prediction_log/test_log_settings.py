@@ -42,20 +42,6 @@ def test_the_spool_is_not_in_a_temporary_folder() -> None:
     assert settings.spool_dir == Path("/state/offpath/spool")
 
 
-def test_event_id_and_time_are_always_recorded() -> None:
-    assert make({"fields": ["status"]}).fields == (
-        "event_id",
-        "inference_time",
-        "status",
-    )
-
-
-def test_s3_options_are_read() -> None:
-    settings = make({"uri": "s3://a", "s3": {"region": "eu-west-1", "timeout_s": 5}})
-
-    assert (settings.s3.region, settings.s3.timeout_s) == ("eu-west-1", 5.0)
-
-
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
@@ -94,3 +80,11 @@ def test_credentials_in_a_uri_are_refused_and_not_repeated() -> None:
         make({"uri": "s3://key:secret@bucket/a"})
 
     assert "secret" not in str(caught.value)
+
+
+def test_event_id_and_time_are_always_recorded() -> None:
+    assert make({"fields": ["status"]}).fields == (
+        "event_id",
+        "inference_time",
+        "status",
+    )

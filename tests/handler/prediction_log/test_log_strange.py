@@ -106,22 +106,6 @@ def test_ship_delivers_despite_entries_that_are_not_segments_and_ends(
     assert status.set_aside == 2
 
 
-def test_entry_that_cannot_be_set_aside_is_logged_once(
-    sink_folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    os.mkfifo(sink_folder / OWNER / name_segment(1))
-    # Takes the place to which the FIFO would be moved.
-    (sink_folder / f"{OWNER}-{name_segment(1)}.aside" / "x").mkdir(parents=True)
-    adopted = AdoptedFolders(sink_folder)
-
-    for _ in range(3):
-        segments = adopted.adopt()
-        adopted.release()
-        assert [one.name.sequence for one in segments] == [3]
-
-    assert caplog.text.count("not a segment") == 1
-
-
 @pytest.mark.parametrize("name", ["node-0-1x00000000", ".new-node-0-1x00000000"])
 @pytest.mark.parametrize("kind", ["link", "file", "fifo"])
 def test_owner_name_that_is_not_a_folder_stops_no_adoption(
@@ -168,22 +152,6 @@ def test_refused_object_delays_no_other(
     assert (sink_folder / OWNER / refused.file_name).exists()
     assert caplog.text.count("cannot deliver") == 1
     assert "takes records again" not in caplog.text
-
-
-def test_segment_replaced_by_a_fifo_delays_no_other(open_log: OpenLog, tmp_path: Path) -> None:
-    (tmp_path / "out").touch()
-    log = open_log(segment_max_bytes=1024, spool_max_bytes=1 << 20)
-    log.append([make_record(f"a{number}") for number in range(20)])
-    eventually(lambda: log.counters().retries > 0)
-    segment, *_ = sorted(tmp_path.glob("spool/*/*/*.spool"))
-    segment.unlink()
-    os.mkfifo(segment)
-    (tmp_path / "out").unlink()
-
-    log.append([make_record("e2")])
-
-    eventually(lambda: "e2" in read_out(tmp_path / "out"))
-    assert read_out(tmp_path / "out")["e2"] == 1
 
 
 @pytest.mark.parametrize("name", ["sink.json", "last-error.json"])

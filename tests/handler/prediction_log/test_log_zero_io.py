@@ -48,13 +48,6 @@ def run(tmp_path: Path, *before: str) -> str:
     return done.stdout
 
 
-def test_an_append_causes_no_audited_event(tmp_path: Path) -> None:
-    output = run(tmp_path)
-
-    assert "events []" in output
-    assert "shipped 1608" in output
-
-
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 def test_an_append_is_one_write(tmp_path: Path) -> None:
     trace = tmp_path / "trace"

@@ -11,14 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from offpath.handler.prediction_log.owner import (
-    NEW_PREFIX,
     AdoptedFolders,
-    claim_owner_folder,
     count_bytes,
-    create_owner_folder,
     is_owner_alive,
     list_owner_folders,
-    remove_stale,
 )
 from offpath.handler.prediction_log.sink_file import make_sink_folder_name
 from tests.support.eventually import eventually
@@ -38,28 +34,6 @@ sys.stdin.readline()
 
 def find_sink_folder(tmp_path: Path) -> Path:
     return tmp_path / "spool" / make_sink_folder_name(f"file://{tmp_path}/out")
-
-
-def test_a_folder_can_be_claimed_only_after_its_owner_released_it(
-    tmp_path: Path,
-) -> None:
-    folder = create_owner_folder(tmp_path)
-    (folder.path / "segment").touch()
-    assert is_owner_alive(folder.path)
-    assert claim_owner_folder(folder.path) is None
-
-    folder.release()
-
-    assert not is_owner_alive(folder.path)
-    assert claim_owner_folder(folder.path) is not None
-
-
-def test_a_folder_of_a_maker_that_died_before_locking_is_swept(tmp_path: Path) -> None:
-    (tmp_path / f"{NEW_PREFIX}x").mkdir()
-
-    remove_stale(tmp_path)
-
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_segments_of_a_living_process_are_not_adopted(

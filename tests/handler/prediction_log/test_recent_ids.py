@@ -28,13 +28,6 @@ def test_any_id_is_known_to_every_process_of_the_sink(tmp_path: Path, event_id: 
     assert not theirs.has("e2")
 
 
-def test_an_empty_id_is_never_known(tmp_path: Path) -> None:
-    recent = RecentIds(tmp_path)
-    recent.add("")
-
-    assert not recent.has("")
-
-
 def test_few_ids_are_forgotten_after_a_thousand_later_ones(tmp_path: Path) -> None:
     recent = RecentIds(tmp_path)
     ids = [f"e{number}" for number in range(1000)]

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import datetime, timezone
 
 import pytest
 
-from offpath.handler.prediction_log.record import (
-    FIELDS,
-    encode_records,
-    format_inference_time,
-)
+from offpath.handler.prediction_log.record import FIELDS, encode_records
 from tests.handler.prediction_log.conftest import make_record
 
 
@@ -88,9 +83,3 @@ def test_only_the_chosen_fields_are_written() -> None:
         {"event_id": "e1", "status": 200},
         {"event_id": "e2", "status": 200},
     ]
-
-
-def test_inference_time_is_rfc_3339_in_utc() -> None:
-    moment = datetime(2026, 11, 21, 3, 51, 42, 7_000, tzinfo=timezone.utc)
-
-    assert format_inference_time(moment) == "2026-11-21T03:51:42.007Z"

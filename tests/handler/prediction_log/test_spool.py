@@ -114,21 +114,6 @@ def test_a_segment_never_spans_two_hours(
     assert len({segment.name.key for segment in spool.sealed}) == 2
 
 
-def test_an_empty_segment_is_neither_kept_nor_shipped(
-    make_spool: Callable[..., Clocked],
-) -> None:
-    hours = ["20261121T03"]
-    spool = make_spool(hour=lambda: hours[-1])
-    hours.append("20261121T04")
-
-    spool.rotate_if_due()
-    spool.seal()
-    spool.release()
-
-    assert spool.sealed == []
-    assert list(spool.sink_folder.iterdir()) == []
-
-
 def test_spool_that_was_removed_in_use_is_made_again(
     make_spool: Callable[..., Clocked],
 ) -> None:
@@ -405,16 +390,6 @@ def test_sampling_keeps_its_share_and_chooses_by_event(open_log: OpenLog, tmp_pa
 
     assert 850 < first.counters().appended < 1150
     assert first.counters().appended == second.counters().appended
-
-
-def test_log_that_is_off_discards_all_records(open_log: OpenLog, tmp_path: Path) -> None:
-    log = open_log(uri="off")
-
-    log.append([make_record()])
-    log.close()
-
-    assert log.counters().appended == 0
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_spool_reports_the_age_of_the_oldest_record(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 from offpath.handler.classifier import OffpathClassifier
 from offpath.handler.process import worker_setup
 from offpath.handler.process.worker_setup import CU_CTX_SCHED_BLOCKING_SYNC, use_device
-from tests.handler.test_classifier import make_context, model_dir  # noqa: F401
+from tests.handler.conftest import make_context, make_runner, photographs
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +62,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.parametrize("blocking", [True, False])
 def test_a_worker_chooses_its_device_before_any_other_cuda_call(
     calls: list[Any],
-    model_dir: Path,  # noqa: F811
+    model_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
     blocking: bool,
 ) -> None:
@@ -82,27 +81,6 @@ def test_fp32_on_a_device_is_fp32(calls: list[Any]) -> None:
     use_device(0)
     assert torch.get_float32_matmul_precision() == "highest"
     assert not torch.backends.cudnn.allow_tf32
-
-
-@pytest.mark.parametrize("status", [201, None])
-def test_a_driver_without_the_flag_only_costs_a_warning(
-    calls: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    status: int | None,
-) -> None:
-    def load(name: str) -> Driver:
-        if status is None:
-            raise OSError("libcuda.so.1: cannot open shared object file")
-        driver = Driver(calls)
-        monkeypatch.setattr(driver, "cuInit", lambda flags: status)
-        return driver
-
-    monkeypatch.setattr(worker_setup.ctypes, "CDLL", load)
-    with caplog.at_level(logging.WARNING):
-        use_device(0)
-    assert calls == [("device", 0)]
-    assert str(status or "libcuda") in caplog.text
 
 
 @pytest.mark.gpu
@@ -132,8 +110,6 @@ def test_the_device_keeps_the_flag_that_lets_waiting_threads_sleep() -> None:
 def test_the_second_device_answers_like_the_first() -> None:
     from offpath.handler.config import HandlerConfig
     from offpath.handler.stages import StageTimer
-    from tests.handler.conftest import make_runner
-    from tests.handler.model.test_batch_runner import photographs
 
     config = HandlerConfig.from_mapping({}, environ={})
     answers = []

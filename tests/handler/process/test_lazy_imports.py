@@ -5,11 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from offpath.handler.process import lazy_imports
-from offpath.handler.process.lazy_imports import unused_imports_deferred
-
 # A worker's life: loads the archive through ts, answers, explains.
 PROGRAM = """
 import json, sys
@@ -61,43 +56,3 @@ def test_captum_and_the_compiler_are_imported_by_the_first_explanation_alone(
     assert "captum" in seen["after"]
     assert seen["difference"] == 0
     assert seen["largest"] > 0
-
-
-@pytest.fixture
-def heavy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Name of a module that has a stand-in and whose import can be seen."""
-    name = "offpath_heavy_module"
-    (tmp_path / f"{name}.py").write_text("answer = 42\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(lazy_imports, "TAKEN", {name: {"given": 1}})
-    monkeypatch.delitem(sys.modules, name, raising=False)
-    return name
-
-
-def is_real(name: str) -> bool:
-    module = sys.modules.get(name)
-    return module is not None and not isinstance(module, lazy_imports.StandIn)
-
-
-def test_stand_in_imports_the_module_on_first_access(heavy: str) -> None:
-    with unused_imports_deferred():
-        stand_in = __import__(heavy)
-        assert stand_in.given == 1
-        assert not is_real(heavy)
-    assert heavy not in sys.modules
-    assert stand_in.answer == 42
-    assert is_real(heavy)
-    assert __import__(heavy).answer == 42
-
-
-def test_module_that_was_imported_before_stays(heavy: str) -> None:
-    real = __import__(heavy)
-    with unused_imports_deferred():
-        assert __import__(heavy) is real
-    assert sys.modules[heavy] is real
-
-
-def test_missing_module_stays_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lazy_imports, "TAKEN", {"offpath_no_such_module": {}})
-    with unused_imports_deferred(), pytest.raises(ModuleNotFoundError):
-        __import__("offpath_no_such_module")

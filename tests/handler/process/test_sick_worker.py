@@ -83,23 +83,6 @@ def test_out_of_memory_ends_the_worker_after_ten_batches_in_a_row(
     assert "10 batches in a row ran out of memory" in health.diagnosis
 
 
-def test_a_batch_that_succeeds_interrupts_batches_out_of_memory() -> None:
-    health = ModelHealth()
-    for _ in range(2 * MOST_OUT_OF_MEMORY_IN_A_ROW):
-        health.fail_batch(MemoryError())
-        health.note_success()
-    assert health.diagnosis is None
-
-
-def test_out_of_memory_empties_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    emptied: list[bool] = []
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(True))
-    ModelHealth().fail_batch(ValueError("no"))
-    assert emptied == []
-    ModelHealth().fail_batch(torch.OutOfMemoryError("CUDA out of memory"))
-    assert emptied == [True]
-
-
 @pytest.mark.parametrize("error", OTHER)
 def test_any_other_error_ends_the_worker_after_some_in_a_row(error: Exception) -> None:
     health = ModelHealth()

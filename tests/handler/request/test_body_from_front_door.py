@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.errors import BodyGone, BodyUnreadable, ConfigError, EmptyPayload, ItemError
-from offpath.handler.request.body_from_front_door import DoorBodies, read_fields
+from offpath.handler.request.body_from_front_door import DoorBodies
 from offpath.handler.request.payload import read_payload
 from offpath.handler.wire_names import FOLDER_VARIABLE, KEY_VARIABLE
 
@@ -46,13 +46,6 @@ def test_a_body_by_name_is_read(door: DoorBodies, folder: Path) -> None:
     assert read(door, headers(folder / NAME)) == b"\xff\xd8 image"
 
 
-def test_a_mapping_outlives_the_file(door: DoorBodies, folder: Path) -> None:
-    (folder / NAME).write_bytes(b"\xff\xd8 image")
-    fields = read_fields(door.wrap_row({}, headers(folder / NAME)))
-    (folder / NAME).unlink()
-    assert bytes(fields["body"]) == b"\xff\xd8 image"
-
-
 def test_form_by_name_is_parsed(door: DoorBodies, folder: Path) -> None:
     form = b'--b\r\nContent-Disposition: form-data; name="data"\r\n\r\n\xff\xd8\r\n--b--'
     (folder / NAME).write_bytes(form)
@@ -73,10 +66,6 @@ def test_name_without_the_key_is_ignored(door: DoorBodies, folder: Path, key: ob
     row = {"body": bytearray(b"\xff\xd8 own")}
     assert door.wrap_row(row, headers(folder / NAME, key=key)) is row
     assert door.request_id(headers(key=key)) is None
-
-
-def test_request_gets_the_id_of_the_front_door(door: DoorBodies) -> None:
-    assert door.request_id(headers()) == "the-id"
 
 
 @pytest.mark.parametrize(
@@ -148,16 +137,6 @@ def test_an_empty_body_is_an_empty_payload(door: DoorBodies, folder: Path) -> No
         read(door, headers(folder / NAME))
 
 
-def test_no_descriptor_stays_open(door: DoorBodies, folder: Path) -> None:
-    (folder / NAME).write_bytes(b"\xff\xd8")
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(20):
-        read(door, headers(folder / NAME))
-        with pytest.raises(ItemError):
-            read(door, headers(folder / "2"))
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
 def test_a_folder_that_others_may_use_is_refused(folder: Path) -> None:
     folder.chmod(0o750)
     with pytest.raises(ConfigError, match="0700"):
@@ -175,3 +154,13 @@ def test_server_without_the_variables_has_no_front_door(
     assert DoorBodies.from_environment() is None
     monkeypatch.setenv(KEY_VARIABLE, KEY)
     assert DoorBodies.from_environment() is not None
+
+
+def test_no_descriptor_stays_open(door: DoorBodies, folder: Path) -> None:
+    (folder / NAME).write_bytes(b"\xff\xd8")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        read(door, headers(folder / NAME))
+        with pytest.raises(ItemError):
+            read(door, headers(folder / "2"))
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -111,10 +111,6 @@ def test_junk_envelope_is_refused_and_nothing_else_raised(body: object) -> None:
         read_payload({"body": body}, LIMIT)
 
 
-def test_bytes_that_are_no_envelope_are_left_to_the_decoder() -> None:
-    assert read_payload({"body": b"hello, world"}, LIMIT) == b"hello, world"
-
-
 @pytest.mark.parametrize(
     "row",
     [

@@ -2,14 +2,10 @@ from __future__ import annotations
 
 import time
 import tracemalloc
-from urllib.parse import unquote_to_bytes
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from offpath.handler.errors import BadEnvelope
-from offpath.handler.request import forms
 from offpath.handler.request.body_from_front_door import FORM, parse_body
 
 BODY_BYTES = 8 * 2**20
@@ -43,17 +39,3 @@ def parse(body: bytes) -> None:
         parse_body(body, FORM)
     except BadEnvelope:
         assert 3 * body.count(b"%") > len(body)
-
-
-@settings(deadline=None, derandomize=True)
-@given(st.text("%4aFgz\xff", max_size=40).map(lambda text: text.encode("latin-1")))
-@pytest.mark.parametrize("piece_bytes", [3, 4, 2**20])
-def test_codes_are_decoded_as_by_the_standard_library(piece_bytes: int, text: bytes) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forms, "PIECE_BYTES", piece_bytes)
-        try:
-            decoded = parse_body(b"data=" + text, FORM)["data"]
-        except BadEnvelope:
-            assert 3 * text.count(b"%") > len(text)
-        else:
-            assert decoded == unquote_to_bytes(text)

@@ -150,11 +150,3 @@ def test_engine_travels_in_the_archive_with_its_settings(
     assert "engine openvino fp32: on 3 photographs" in err
     files = ["model.fp32.bin", "model.fp32.xml", "parity.npz"]
     assert list_engine_files(store) == files
-
-
-def test_auto_engine_of_a_light_model_brings_photographs_alone(
-    archive: Archive, store: Path
-) -> None:
-    assert archive()[0] == 0
-    assert "engine" not in read_config(store / "classifier.mar").get("handler", {})
-    assert list_engine_files(store) == ["parity.npz"]

@@ -115,23 +115,6 @@ def test_status_tells_what_waits_and_changes_nothing(
     assert f"spool {tmp_path / 'spool'}" in shown and "bytes waiting" in shown
 
 
-def test_read_prints_a_table(logs: Logs, tmp_path: Path) -> None:
-    uri = write_log(tmp_path / "out", [record("e1", predictions=[("espresso", 0.96)])])
-
-    done = logs("read", uri)
-
-    assert "e1" in done.out and "espresso 0.960" in done.out
-
-
-def test_read_shows_a_terminal_nothing_that_it_would_obey(logs: Logs, tmp_path: Path) -> None:
-    uri = write_log(tmp_path / "out", [record("e1", user_id="\x1b[2J\x9b[red]me")])
-
-    done = logs("read", uri)
-
-    assert "\x1b" not in done.out and "\x9b" not in done.out
-    assert "[red]" in done.out
-
-
 def test_read_loses_nothing_at_80_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -226,33 +209,6 @@ def check_damage(logs: Logs, folder: Path, uri: str, named: str) -> None:
         assert "1 records read" in done.out or '"a"' in done.out or " a " in done.out
 
 
-def test_record_with_odd_predictions_is_shown(logs: Logs, tmp_path: Path) -> None:
-    uri = write_log(tmp_path / "out", [record("a")], compression="none")
-    (path,) = (tmp_path / "out").glob("dt=*/*/*")
-    row = json.loads(path.read_bytes())
-    for odd in ([{}], [3], 7, {"label": 1}, [{"label": "cat", "probability": "much"}]):
-        path.write_text(json.dumps({**row, "predictions": odd}) + "\n")
-        assert logs("read", uri).code == 0
-
-
-def test_credentials_in_a_uri_are_not_repeated(logs: Logs) -> None:
-    done = logs("read", "s3://k:secret@b")
-
-    assert done.code == 2
-    assert done.err.count("\n") == 1 and "secret" not in done.err
-
-
-def test_verify_agrees_when_each_id_has_one_record(logs: Logs, tmp_path: Path) -> None:
-    uri = write_log(tmp_path / "out", [record(name) for name in "abc"])
-    ids = tmp_path / "ids"
-    ids.write_text("a\nb\n\n")
-
-    done = logs("verify", uri, "--ids", ids)
-
-    assert done.code == 0, done.err
-    assert "2 ids, 3 records read: 0 missing, 0 double" in done.out
-
-
 def test_verify_lists_what_is_missing_and_what_is_double(logs: Logs, tmp_path: Path) -> None:
     uri = write_log(tmp_path / "out", [record(name) for name in "abc"])
     # Another host, which cannot know what this one has recorded.
@@ -270,3 +226,18 @@ def test_verify_lists_what_is_missing_and_what_is_double(logs: Logs, tmp_path: P
     assert "1 records missing, 1 double" in done.err
     shown = logs("verify", uri, "--ids", ids).out
     assert "missing: x" in shown and "double: a" in shown
+
+
+@pytest.mark.parametrize(("endpoint", "code"), [("http://127.0.0.1:9", 1), ("nonsense", 2)])
+def test_reading_an_endpoint_that_is_not_there_is_an_expected_error(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch, endpoint: str, code: int
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    assert logs("read", "s3://a/b").code == code
+
+
+def test_credentials_in_a_uri_are_not_repeated(logs: Logs) -> None:
+    done = logs("read", "s3://k:secret@b")
+
+    assert done.code == 2
+    assert done.err.count("\n") == 1 and "secret" not in done.err

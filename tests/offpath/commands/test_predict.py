@@ -36,17 +36,6 @@ def photo(tmp_path: Path) -> Path:
     return file
 
 
-def test_label_probability_and_stages_are_shown(
-    predict: Predict, answers: Answers, photo: Path
-) -> None:
-    answers.headers = {"Server-Timing": "decode;dur=1.53, log;dur=0.01"}
-    code, out, _ = predict(photo, "--url", answers.url)
-    assert code == 0
-    for shown in ("photo.jpg", "cat", "0.750", "decode 1.5"):
-        assert shown in out
-    assert "log" not in out  # too small to be worth its place
-
-
 def test_json_is_one_object_per_line(predict: Predict, answers: Answers, photo: Path) -> None:
     answers.headers = {"x-request-id": "abc"}
     code, out, _ = predict(photo, photo, "--url", answers.url, "--json")
@@ -122,17 +111,6 @@ def test_answer_of_another_form_is_shown_unchanged(
     assert body.decode("utf-8", "replace") in out
 
 
-def test_brackets_in_names_and_labels_are_no_markup(
-    predict: Predict, answers: Answers, tmp_path: Path
-) -> None:
-    file = tmp_path / "a[red].jpg"
-    file.write_bytes(JPEG)
-    answers.body = b'{"[/red]cat": 1.0}'
-    code, out, _ = predict(file, "--url", answers.url)
-    assert code == 0
-    assert "a[red].jpg" in out and "[/red]cat" in out
-
-
 def test_files_folders_and_globs_are_found_in_order(tmp_path: Path) -> None:
     for name in ("b.PNG", "a.jpg", "notes.txt", "deep/c.webp", "x[1].jpg"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -152,3 +130,14 @@ def test_files_folders_and_globs_are_found_in_order(tmp_path: Path) -> None:
     ]
     with pytest.raises(ExpectedError):
         found(tmp_path / "a.jpg", tmp_path / "*.gif")
+
+
+def test_brackets_in_names_and_labels_are_no_markup(
+    predict: Predict, answers: Answers, tmp_path: Path
+) -> None:
+    file = tmp_path / "a[red].jpg"
+    file.write_bytes(JPEG)
+    answers.body = b'{"[/red]cat": 1.0}'
+    code, out, _ = predict(file, "--url", answers.url)
+    assert code == 0
+    assert "a[red].jpg" in out and "[/red]cat" in out

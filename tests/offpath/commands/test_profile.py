@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import statistics
@@ -19,7 +20,7 @@ from offpath.profiling.experiments import server_profile
 from offpath.profiling.profilers import profile_experiment
 from offpath.profiling.profilers.profile_report import BATCH, STAGE, Profiled, read_profile
 from offpath.serving.process.processes import is_running
-from tests.offpath.conftest import Run
+from tests.offpath.conftest import Run, read_json_keys
 from tests.support.answering_server import answering_server
 from tests.support.echo_archive import MakeMar
 from tests.support.eventually import eventually
@@ -52,6 +53,7 @@ def profile(run: Run, images: Path, tmp_path: Path):
         path = tmp_path / "result.json"
         common = ("--images", images, "--json", path)
         done = run("profile", kind, *common, *argv)
+        assert list(json.loads(path.read_text())) == read_json_keys()[f"profile {kind}"]
         return load_run(path), done
 
     return call
@@ -99,6 +101,7 @@ def test_an_archive_is_profiled_with_its_own_handler(profile, make_mar: MakeMar)
     assert (handler.name, handler.images, handler.cell.batch_size) == ("echo", 4, 2)
 
 
+@pytest.mark.slow
 def test_a_handler_beside_an_archive_runs_the_archives_model(profile, model_store: Path):
     archive = model_store / "near-free.mar"
     saved, _ = profile("stages", "--mar", archive, "--handler", "stock", "--requests", 8)
@@ -106,23 +109,14 @@ def test_a_handler_beside_an_archive_runs_the_archives_model(profile, model_stor
     assert {facts["model"] for facts in saved.variants.values()} == {"near-free.mar"}
 
 
-def test_a_model_that_only_its_own_archive_can_run_leaves_the_handler_out(
-    images, make_mar: MakeMar, capsys
-):
-    argv = ["stages", f"--images={images}", "--requests=4", f"--mar={make_mar('echo')}"]
-    code, printed = end([*argv, "--handler=stock"], capsys)
-    assert code == 1 and "echo.mar has no model file with weights" in printed.err
-
-
 def test_the_page_of_a_flame_graph_contains_it(profile, tmp_path):
     page = tmp_path / "page.html"
-    handlers = (f"--handler={PLANTED}:Planted", f"--handler={PLANTED}:Other")
     more = ("--output", tmp_path / "files", "--requests", 4)
-    profile("flame", *handlers, "--html", page, *more)
+    profile("flame", f"--handler={PLANTED}:Planted", "--html", page, *more)
     shown = page.read_text(encoding="utf-8")
     assert "write_audit" in shown and "https://fonts" not in shown
-    # Two frames, whose pages are in the page; nothing else is loaded.
-    assert read_page(shown).loads == ["iframe", "iframe"]
+    # A frame, whose page is in the page; nothing else is loaded.
+    assert read_page(shown).loads == ["iframe"]
 
 
 def test_cprofile_finds_planted_mistakes_and_leaves_a_failing_handler_out(images, tmp_path, capsys):
@@ -136,16 +130,12 @@ def test_cprofile_finds_planted_mistakes_and_leaves_a_failing_handler_out(images
     assert "write_audit" in printed.out and "time.sleep" in printed.out
     saved = load_run(result)
     assert {row.variant for row in saved.rows} == {"Planted"}
-    names = {row["name"] for row in saved.details["functions"]["Planted"]}
-    assert {"write_audit", "<built-in method time.sleep>"} <= names
+    calls = {row["name"]: row["calls"] for row in saved.details["functions"]["Planted"]}
+    # `measure` ran on the calling thread instead of the pool's, once per request.
+    assert calls["write_audit"] == calls["measure"] == 8
+    assert "<built-in method time.sleep>" in calls
     assert (tmp_path / "Planted.prof").stat().st_size > 100
     assert f"Planted: {tmp_path}/Planted.prof" in printed.out and "Raising.prof" not in printed.out
-
-
-def test_a_profile_without_any_result_is_an_error(images, capsys):
-    argv = ["stages", f"--images={images}", "--requests=8"]
-    code, printed = end([*argv, f"--handler={PLANTED}:Raising"], capsys)
-    assert code == 1 and "raised in handle: ValueError: planted" in printed.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -16,6 +16,7 @@ import pytest
 
 from offpath.serving.process.in_flight import count_unanswered
 from offpath.serving.process.processes import find_family
+from tests.offpath.conftest import read_json_keys
 from tests.support import echo_archive
 from tests.support.echo_archive import MODEL_CONFIG, MakeMar
 from tests.support.eventually import eventually
@@ -64,6 +65,7 @@ def test_serves_until_a_signal_answers_what_it_has_and_leaves_no_process(
         ready, prediction = (json.loads(process.stdout.readline()) for _ in range(2))
         systemd.setblocking(False)
         assert systemd.recv(100) == b"READY=1"
+    assert list(ready) == read_json_keys()["serve"]
     assert [model["batch_size"] for model in ready["models"]] == [1]
     assert (prediction["status"], prediction["file"]) == (200, "espresso.jpg")
     url = f"{ready['inference']}/predictions/echo"
@@ -89,7 +91,7 @@ def test_serves_until_a_signal_answers_what_it_has_and_leaves_no_process(
 
 
 @pytest.mark.server
-def test_sighup_loses_no_request_and_the_server_says_what_reloads(
+def test_sighup_loses_no_request_and_a_server_that_ends_by_itself_ends_the_command(
     make_mar: MakeMar, tmp_path: Path
 ) -> None:
     log_dir = tmp_path / "logs"
@@ -106,11 +108,14 @@ def test_sighup_loses_no_request_and_the_server_says_what_reloads(
         assert set(seen.statuses) == {200} and not seen.broken and not seen.refused
         said = next(line for line in process.stderr if "SIGHUP" in line)
         assert "is ignored" in said and "--front" in said
+        assert log_dir.stat().st_mode & 0o7 == 0, "every user can read the logs"
+        os.kill(find_java_child(process), signal.SIGKILL)
+        _, errors = process.communicate()
+        assert process.returncode == 1 and "ended by itself by SIGKILL" in errors
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate()
-    assert process.returncode == 0
-    assert log_dir.stat().st_mode & 0o7 == 0, "every user can read the logs"
+        if process.poll() is None:
+            process.terminate()
+            process.communicate()
 
 
 @pytest.mark.server
@@ -142,12 +147,3 @@ def test_a_model_that_is_not_as_its_archive_asks_is_never_announced(
     output, errors = process.communicate()
     assert process.returncode == 1 and not output
     assert "maxBatchDelay is 100" in errors
-
-
-@pytest.mark.server
-def test_a_server_that_ends_by_itself_ends_the_command(make_mar: MakeMar) -> None:
-    process = start_serve(make_mar())
-    assert process.stdout is not None and json.loads(process.stdout.readline())
-    os.kill(find_java_child(process), signal.SIGKILL)
-    _, errors = process.communicate()
-    assert process.returncode == 1 and "ended by itself by SIGKILL" in errors

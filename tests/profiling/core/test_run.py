@@ -8,13 +8,8 @@ from pathlib import Path
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.profiling.core.run import (
-    Cell,
-    Failure,
-    load_run,
-    unit_of,
-)
-from tests.profiling.runs import PHOTOS, make_compare, make_run, make_window
+from offpath.profiling.core.run import Failure, load_run
+from tests.profiling.runs import PHOTOS, make_compare, make_run
 
 
 def test_a_saved_run_reads_back_a_row_a_line(tmp_path: Path) -> None:
@@ -34,18 +29,6 @@ def test_a_value_a_request_is_kept_to_the_microsecond() -> None:
     listed, single = run.rows
     assert (listed.values, listed.value) == ([1.235, 2.0], None)
     assert (single.values, single.value) == (None, 1.23456)
-
-
-@pytest.mark.parametrize(
-    ("metric", "unit"),
-    [
-        *[("elapsed_s", "s"), ("latency_ms", "ms"), ("rss_bytes.workers", "B")],
-        *[("cpu_s.fork helpers", "s"), ("gpu.memory_bytes", "B")],
-        *[("replies_200", ""), ("gpu.utilisation", ""), ("stage_ms.decode", "ms")],
-    ],
-)
-def test_the_unit_is_the_end_of_the_name(metric: str, unit: str) -> None:
-    assert unit_of(metric) == unit
 
 
 @pytest.mark.parametrize(
@@ -86,10 +69,3 @@ def test_a_save_cut_short_leaves_the_old_file(
     with pytest.raises(OSError, match="no space"):
         make_compare().save(path)
     assert path.read_bytes() == before
-
-
-def test_a_row_knows_its_cell() -> None:
-    run = make_run()
-    run.add(2, "offpath", Cell("photos", 4, 8), make_window(5))
-    assert {row.cell for row in run.rows} == {Cell("photos", 4, 8)}
-    assert run.rounds == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import numpy as np
@@ -26,10 +25,6 @@ def test_percentiles_are_numpys(seed: int) -> None:
     for percent in (0, 1, 50, 99.9, 100):
         expected = float(np.percentile(values, percent))
         assert percentile(values, percent) == pytest.approx(expected)
-
-
-def test_no_values_have_no_percentile() -> None:
-    assert math.isnan(percentile([], 50))
 
 
 def test_rates_have_the_median_and_extremes_of_the_rounds() -> None:
@@ -70,30 +65,6 @@ def test_cpu_and_memory_count_the_servers_own_groups() -> None:
     assert value("torchserve-stock", PHOTOS, "failed") == 0
 
 
-def test_failures_are_counted_by_status_over_the_rounds() -> None:
-    run = make_run()
-    run.add(0, "offpath", PHOTOS, make_window(90, replies_503=2, replies_none=1))
-    run.add(1, "offpath", PHOTOS, make_window(90, replies_503=5))
-    summary = Summary(run)
-    assert summary.failures("offpath", PHOTOS) == {"503": 7, "none": 1}
-
-
-def test_percentiles_are_of_all_rounds_requests_together() -> None:
-    run = make_run()
-    run.add(0, "offpath", PHOTOS, {"latency_ms": [1.0] * 99})
-    run.add(1, "offpath", PHOTOS, {"latency_ms": [101.0]})
-    summary = Summary(run)
-    assert summary.value("offpath", PHOTOS, "latency_ms.p50") == 1
-    assert summary.value("offpath", PHOTOS, "latency_ms.p99.9") == pytest.approx(91.1)
-    assert len(summary.values("offpath", PHOTOS)) == 100
-
-
-def test_a_run_without_figures_has_an_empty_summary() -> None:
-    summary = Summary(make_run())
-    assert summary.frame.is_empty() and summary.cells() == []
-    assert summary.values("offpath", PHOTOS) == []
-
-
 def make_limited(decode: int, forward: int, **facts: str) -> Run:
     """One server that answers 100 a second; the limits are of ten seconds."""
     run = make_run(variants={"offpath": facts})
@@ -116,30 +87,3 @@ def test_a_server_has_its_share_of_decoding_alone(run, of_decode) -> None:
     value = Summary(run).value
     assert value("offpath", PHOTOS, "decode_percent") == of_decode
     assert value("limit:decode", Cell("photos"), "decode_percent") is None
-
-
-def test_the_limit_is_the_median_of_its_rounds() -> None:
-    run = make_limited(2000, 6000)
-    for round_, images in enumerate((100, 3000), start=1):
-        run.add(round_, "limit:decode", Cell("photos"), make_limit(images))
-    assert Summary(run).limits.decode("photos") == 200
-
-
-@pytest.mark.parametrize(
-    ("forward", "drawn"),
-    [
-        pytest.param(6000, (200, "decode alone"), id="near-free"),
-        pytest.param(1000, (200 / 3, "decode + eager forward"), id="heavy"),
-    ],
-)
-def test_charts_draw_decoding_unless_the_forward_is_most_of_it(forward, drawn):
-    rate, name = Summary(make_limited(2000, forward)).limits.drawn("photos")
-    assert (rate, name) == (pytest.approx(drawn[0]), drawn[1])
-
-
-def test_without_limits_there_is_no_line_and_no_share() -> None:
-    run = make_run()
-    run.add(0, "offpath", PHOTOS, make_window(1000))
-    summary = Summary(run)
-    assert summary.limits.drawn("photos") is None
-    assert "decode_percent" not in summary.metrics("offpath", PHOTOS)

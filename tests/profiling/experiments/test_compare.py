@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.handler.process import host_limits
 from offpath.profiling.core.run import Cell, Run, load_run
 from offpath.profiling.core.statistics import Summary
 from offpath.profiling.experiments.compare import Choices, run_compare
 from offpath.profiling.experiments.compare_report import document_of
-from offpath.profiling.load.call import Call
 from offpath.profiling.load.model_under_test import ExpectedReply
 from offpath.profiling.load.window import Load
-from offpath.profiling.load.workload import Bodies, load_folder
-from offpath.profiling.report.charts import BarChart, LineChart
 from tests.profiling.experiments.quick import (
     CAT,
     QuickMeter,
@@ -27,7 +22,7 @@ from tests.profiling.experiments.quick import (
     serve,
 )
 from tests.profiling.quick_server import Listener, QuickServer
-from tests.profiling.runs import PHOTOS, make_compare, make_run, make_window
+from tests.profiling.runs import PHOTOS, make_compare, make_window
 from tests.support.documents import read_tables
 
 
@@ -127,19 +122,6 @@ def test_one_that_dies_refuses_or_cannot_run_leaves_the_others(compare, side_by_
     assert "absent" not in run.variants
 
 
-def test_a_limited_container_gets_as_many_workers_as_it_may_use(compare, monkeypatch, tmp_path):
-    (tmp_path / "cpu.max").write_text("100000 100000\n")
-    monkeypatch.setattr(host_limits, "CPU_LIMIT", tmp_path / "cpu.max")
-    server = QuickServer("a")
-    run = compare([server], rounds=1)
-    assert (server.workers, run.host["cores"]) == (1, 1)
-
-
-def test_none_that_can_run_is_an_error(compare):
-    with pytest.raises(ExpectedError, match="none of the servers can run here: a: no"):
-        compare([QuickServer("a", cannot="no binary")])
-
-
 @pytest.mark.parametrize(
     "reference",
     [
@@ -169,12 +151,6 @@ def test_a_workload_answered_wrongly_leaves_the_window_before_it(compare, monkey
     assert len(list_windows(run)) == 1 == len(run.failures)
 
 
-def test_servers_run_with_the_chosen_number_of_workers(compare):
-    server = QuickServer("a")
-    run = compare([server], rounds=1, workers=3)
-    assert server.workers == run.settings["workers"] == 3
-
-
 def test_side_by_side_each_is_started_once_and_all_take_turns(compare):
     servers = [QuickServer("a"), QuickServer("b")]
     run = compare(servers, side_by_side=True)
@@ -182,15 +158,6 @@ def test_side_by_side_each_is_started_once_and_all_take_turns(compare):
     assert [len(server.pids) for server in servers] == [1, 1]
     starts = [(row.round, row.variant) for row in run.rows if row.metric == "ready_s"]
     assert starts == [(0, "a"), (0, "b")]
-
-
-def test_steps_and_progress_count_limits_and_windows(compare):
-    listener = Listener()
-    compare([QuickServer("a"), QuickServer("b")], listener=listener)
-    # A round: two limits and two windows.
-    assert listener.progress == [(n, 8) for n in range(1, 9)]
-    steps = [step for step in listener.steps if step.startswith("round 2/2: b: ")]
-    assert steps[0] == "round 2/2: b: start" and steps[1].endswith("photos, 2 clients")
 
 
 @pytest.mark.parametrize("side_by_side", [False, True])
@@ -203,25 +170,6 @@ def test_a_run_that_is_interrupted_ends_every_server(compare, side_by_side, monk
     with pytest.raises(KeyboardInterrupt):
         compare(servers, side_by_side=side_by_side)
     assert servers[0].pids and are_gone(servers)
-
-
-def test_wrapped_bodies_are_made_before_the_run(tmp_path):
-    workload = load_folder(Path(make_workload(tmp_path)))
-    bodies = Bodies(tmp_path / "bodies")
-    (photograph,) = workload.read()
-    wrapped = Call(wrap=lambda body: b"<" + body + b">", headers={"x-a": "1"})
-    (path,) = bodies.paths(workload, wrapped)
-    assert path.read_bytes() == b"<" + photograph + b">"
-    assert bodies.paths(workload, Call()) == workload.paths
-
-
-def test_a_run_says_in_advance_how_long_it_takes():
-    load = Load(seconds=10, warm_up_s=20)
-    choices = make_choices(["one", "two"], load=load, rounds=3)
-    # Limits: 3 x 3 s a round; a turn: a start of 10 s, and 30 s a workload.
-    assert choices.estimated_s == 27 + 2 * 3 * (10 + 2 * 30)
-    choices = make_choices(["one"], load=load, rounds=3, side_by_side=True)
-    assert choices.estimated_s == 18 + 2 * (10 + 30 + 2 * 12)
 
 
 def read_section(run: Run, heading: str) -> list[list[str]]:
@@ -244,39 +192,6 @@ def test_the_tables_have_ratios_shares_and_failures():
     assert read_section(run, "Starts")[1:] == [["offpath", "6.00", "5.00-7.00"]]
     allowed = read_section(run, "What the cores allow")
     assert allowed[1:] == [["photos", "200", "600", "150"]]
-
-
-def test_several_numbers_of_clients_are_lines_against_them():
-    run = make_run()
-    for clients, good in ((1, 500), (16, 900)):
-        run.add(0, "offpath", Cell("photos", clients), make_window(good, replies_503=7))
-    charts = [chart for s in document_of(run, None).sections for chart in s.charts]
-    titles = ["Requests per second", "Median latency", "p95 latency", "CPU per reply"]
-    assert [chart.title for chart in charts] == titles
-    assert all(isinstance(chart, LineChart) for chart in charts)
-    assert charts[0].series[0].points == [(1.0, 50.0), (16.0, 90.0)]
-    speed = read_section(run, "photos: requests per second")
-    assert speed[2] == ["offpath", "16", "90.0", "90.0-90.0", "7 x 503"]
-    latency = read_section(run, "photos: latency")
-    assert latency[2][:3] == ["offpath", "16", "50.5"]
-
-
-def test_the_headline_has_the_limit_through_the_bars():
-    (chart,) = document_of(make_compare(), None).headline
-    assert isinstance(chart, BarChart) and chart.title == "photos: Requests per second"
-    assert chart.limit == (200, "decode alone, 200 per second")
-    assert [(bar.label, bar.is_strong) for bar in chart.bars] == [
-        ("torchserve-stock", False),
-        ("offpath", True),
-    ]
-
-
-def test_a_folder_of_images_is_a_heading_by_its_own_name():
-    run = make_compare(workloads={"/data/mine/cats": {"count": 3}})
-    run.rows = [replace(row, workload="/data/mine/cats") for row in run.rows]
-    document = document_of(run, None)
-    assert document.sections[0].heading == "cats: requests per second"
-    assert document.headline[0].title.startswith("cats: ")
 
 
 # By default, limits are shown by themselves (test_limits.py).

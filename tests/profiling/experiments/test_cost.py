@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import io
-from dataclasses import replace
-
 import pytest
-from rich.console import Console
 
 from offpath.errors import ExpectedError
 from offpath.profiling.experiments.cost import (
     DAYS_PER_MONTH,
     GB,
     Demand,
-    Month,
-    cost_published,
     cost_server,
-    document_of,
     fill_objects,
     load_prices,
     read_rates,
-    total_published,
 )
-from offpath.profiling.report.terminal import print_document
 from tests.profiling.runs import PHOTOS, make_compare, make_window
 
 PRICES = load_prices()
@@ -39,13 +30,6 @@ PRICES = load_prices()
 )
 def test_instances_leave_the_head_room(peak, rate, head_room, expected):
     assert Demand(peak, peak, head_room).count_needed(rate) == expected
-
-
-def test_the_published_bill_follows_the_price_of_the_instance():
-    dearer = replace(PRICES, instances={"g4dn.xlarge": 2 * 0.526})
-    totals = total_published(cost_published(dearer))
-    assert totals["torchserve"] == pytest.approx(803.08 + 2 * 383.98, abs=0.01)
-    assert totals["triton"] == pytest.approx(384.44 + 383.98, abs=0.01)
 
 
 def test_puts_and_storage_are_priced_as_worked_out_manually():
@@ -76,14 +60,6 @@ def test_objects_fill_as_the_spool_seals_them(mean_per_s, expected):
     assert fill_objects(mean_per_s, 1) == pytest.approx(expected)
 
 
-def test_paid_instances_replace_the_needed_ones():
-    demand = Demand(peak_per_s=2, mean_per_s=2)
-    needed = cost_server("a", 47.0, 0.5, demand, PRICES)
-    paid = cost_server("b", 47.0, 0.5, demand, PRICES, paid=3)
-    assert (needed.needed, needed.paid, paid.needed, paid.paid) == (1, 1, 1, 3)
-    assert paid.compute_usd == 3 * needed.compute_usd
-
-
 def test_rates_come_from_a_result_file(tmp_path):
     path = tmp_path / "result.json"
     run = make_compare()
@@ -99,13 +75,6 @@ def test_rates_come_from_a_result_file(tmp_path):
         read_rates(path, "photos-55k")
 
 
-def test_a_result_with_readings_of_a_gpu_is_a_gpus(tmp_path):
-    run = make_compare()
-    run.add(3, "offpath", PHOTOS, make_window(1000, gpu__memory_bytes=1e9))
-    run.save(tmp_path / "result.json")
-    assert read_rates(tmp_path / "result.json", None)[1]
-
-
 @pytest.mark.parametrize(
     ("on_gpu", "instance", "said"),
     [
@@ -119,29 +88,3 @@ def test_a_result_with_readings_of_a_gpu_is_a_gpus(tmp_path):
 def test_rates_of_another_kind_of_machine_are_a_mixture(on_gpu, instance, said):
     found = PRICES.find_mixture(on_gpu, instance)
     assert (found is None) if said is None else (found is not None and said in found)
-
-
-def test_every_priced_gpu_instance_is_known_as_one():
-    assert {name for name in PRICES.instances if name[0] in "gp"} == set(PRICES.gpus)
-
-
-def test_prices_say_when_and_where():
-    assert PRICES.as_of and PRICES.region == "us-east-1"
-    assert all("https://" in source for source in PRICES.sources.values())
-
-
-def test_the_tables_fit_80_columns_with_every_figure():
-    demand = Demand(peak_per_s=500, mean_per_s=500)
-    rates = {"triton-offpath-decode": 796.2, "torchserve-stock": 83.4}
-    costs = [cost_server(name, rate, 0.085, demand, PRICES) for name, rate in rates.items()]
-    console = Console(width=80, file=io.StringIO())
-    print_document(document_of(Month(costs, demand, PRICES)), console)
-    text = console.file.getvalue()
-    assert max(map(len, text.splitlines())) <= 80 and "…" not in text
-    rows = [line.split() for line in text.splitlines() if "torchserve-stock" in line]
-    assert rows[0][1:] == ["83.4", "9", "9", "67", "558.45"]
-    assert [row[-3:] for row in rows[1:]] == [
-        [f"{log.usd:,.2f}", f"{558.45 + log.usd:,.2f}", f"{per_million:.2f}"]
-        for log in (costs[1].log_each, costs[1].log_batched)
-        for per_million in [(558.45 + log.usd) / 1314]
-    ]

@@ -18,32 +18,9 @@ from offpath.profiling.experiments import server_profile
 from offpath.profiling.profilers.profile_report import ACCOUNT, Profiled
 from offpath.serving.process.processes import find_family
 from offpath.serving.torchserve.server import TorchServe
-from tests.support.echo_archive import make_settings, write_mar
 from tests.support.eventually import eventually
 
 CHECKOUT = Path(__file__).parents[3]
-
-
-def start_until(said: str, *argv: str, **changes) -> subprocess.Popen[str]:
-    """Starts the command as a process and waits until it prints `said`."""
-    command = subprocess.Popen(
-        [sys.executable, "-m", "offpath", "profile", "server", *argv],
-        cwd=CHECKOUT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **changes,
-    )
-    assert command.stderr is not None
-    assert any(said in line for line in command.stderr)
-    return command
-
-
-def interrupt(command: subprocess.Popen[str]) -> None:
-    """Sends Ctrl-C and waits for the end."""
-    command.send_signal(signal.SIGINT)
-    command.communicate()
-    assert command.returncode == 130
 
 
 def profile(*argv: str) -> str:
@@ -67,13 +44,6 @@ def read_account(run: Run) -> dict[str, float]:
     mean_ms = sum(latencies) / len(latencies)
     assert sum(account.values()) == pytest.approx(mean_ms, rel=1e-4)
     return account
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory):
-    """Yields a server whose handler has no counters and no stages."""
-    with TorchServe(make_settings(write_mar(tmp_path_factory.mktemp("store")))) as server:
-        yield server
 
 
 def name_server(server: TorchServe, model: str) -> list[str]:
@@ -101,21 +71,21 @@ def test_the_account_of_our_handler_adds_up(server, tmp_path):
 
 
 @pytest.mark.server
-def test_a_lone_request_to_another_handler_is_accounted_for(other, tmp_path):
-    path = tmp_path / "result.json"
-    argv = ["--duration", "2", "--clients", "1", "--json", str(path)]
-    profile(*name_server(other, "echo"), *argv)
-    assert read_account(load_run(path))["worker and handler"] > 0
-    # The server was left running.
-    assert other.is_running()
-
-
-@pytest.mark.server
-def test_ctrl_c_under_load_leaves_no_generator(other):
-    # Its own session, in which processes that are left can be found.
-    argv = [*name_server(other, "echo"), "--duration", "60"]
-    command = start_until("of load", *argv, start_new_session=True)
-    interrupt(command)
+def test_ctrl_c_under_load_leaves_no_generator(server):
+    argv = [*name_server(server, "near-free"), "--duration", "60"]
+    command = subprocess.Popen(
+        [sys.executable, "-m", "offpath", "profile", "server", *argv],
+        cwd=CHECKOUT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Its own session, in which processes that are left can be found.
+        start_new_session=True,
+    )
+    assert any("of load" in line for line in command.stderr)
+    command.send_signal(signal.SIGINT)
+    command.communicate()
+    assert command.returncode == 130
     # A generator that was just starting finds no load on its stdin, and ends.
     eventually(lambda: not find_family(command.pid))
-    assert other.is_running()
+    assert server.is_running()

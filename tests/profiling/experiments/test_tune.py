@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,13 +10,7 @@ import pytest
 from offpath.archive.model_config import load_preset
 from offpath.errors import ExpectedError
 from offpath.profiling.experiments import tune
-from offpath.profiling.experiments.tune import (
-    Proposals,
-    Search,
-    TuneChoices,
-    check_search,
-    make_space,
-)
+from offpath.profiling.experiments.tune import Proposals, Search, TuneChoices, make_space
 from offpath.profiling.experiments.tune_report import (
     Outcome,
     read_fresh_rounds,
@@ -26,7 +20,7 @@ from offpath.profiling.experiments.tune_report import (
 from offpath.profiling.load.window import LoadSample, Watcher, WindowLoad
 from offpath.profiling.load.workload import describe
 from offpath.profiling.servers.registering import Setting, read_setting
-from tests.profiling.experiments.tuned import LARGE, PRESET, REPEATS, SMALL, make_empty, make_run
+from tests.profiling.experiments.tuned import LARGE, PRESET, REPEATS, make_empty, make_run
 from tests.profiling.quick_server import Listener
 
 
@@ -117,13 +111,6 @@ def test_the_preset_is_first_and_a_trials_windows_share_its_workers(make_search)
     assert search.observer.steps[0] == f"1/3: {PRESET}"
 
 
-def test_a_space_smaller_than_the_number_of_trials_ends_the_search(make_search):
-    run = make_empty()
-    space = {name: (value,) for name, value in asdict(PRESET).items()}
-    try_settings(make_search(run, QuickServer(), trials=50), space)
-    assert list(read_trials(run)) == [PRESET]
-
-
 def test_a_setting_that_does_not_start_is_a_trial_with_its_reason(make_search):
     run = make_empty()
     search = make_search(run, QuickServer(ExpectedError("no memory")))
@@ -154,13 +141,6 @@ def test_finalists_are_measured_afresh_in_turn(make_search):
     assert [set(one) for one in read_fresh_rounds(run)] == [{PRESET, LARGE}] * tune.ROUNDS
 
 
-def test_a_finalist_that_does_not_start_again_ends_the_search_with_its_name(make_search):
-    run = select_rounds(make_run(), range(REPEATS))
-    run.variants = {str(one): asdict(one) for one in (PRESET, SMALL)}
-    with pytest.raises(ExpectedError, match="fresh round 1/3: batch 1, .*: no memory"):
-        make_search(run, QuickServer(ExpectedError("no memory"))).measure_finalists()
-
-
 # The space and what comes next
 
 
@@ -173,34 +153,6 @@ def test_the_default_space_follows_cores_and_clients():
     assert make_space(16, 64, {}, preset)["threads"] == (1, 2, 4, 8, 16)
     assert make_space(12, 64, {}, preset)["threads"] == (1, 2, 4, 8)
     assert make_space(2, 32, {"workers": (4, 2, 4)}, preset)["workers"] == (2, 4)
-
-
-def test_the_presets_own_values_are_always_in_the_space():
-    space = make_space(2, 32, {"workers": (1,), "batch_size": (4,)}, Setting(7, 3, 9, 5))
-    assert space["workers"] == (1, 9) and space["batch_size"] == (4, 7)
-    assert 3 in space["max_batch_delay_ms"] and 5 in space["threads"]
-
-
-def test_another_handler_sets_its_threads_itself():
-    foreign = Setting(8, 1, 2, 0)
-    assert make_space(2, 32, {}, foreign)["threads"] == (0,)
-    with pytest.raises(ExpectedError, match="threads cannot be searched"):
-        make_space(2, 32, {"threads": (1,)}, foreign)
-
-
-@pytest.mark.parametrize(
-    ("chosen", "said"),
-    [
-        pytest.param({"batch_size": ()}, "--search batch_size: values are", id="none"),
-        pytest.param({"batch_size": (0,)}, "a whole number from 1 to", id="zero"),
-        pytest.param({"batch_size": (10**6,)}, "--search batch_size", id="too-large"),
-        pytest.param({"threads": (0,)}, "from 1 to 256", id="automatic-threads"),
-        pytest.param({"topk": (1,)}, "--search topk: expected one of batch_size", id="unknown"),
-    ],
-)
-def test_choices_that_torchserve_would_ignore_are_refused(chosen, said):
-    with pytest.raises(ExpectedError, match=said):
-        check_search(chosen)
 
 
 def test_a_preset_is_a_setting_with_its_threads_counted():
@@ -231,11 +183,6 @@ def test_the_preset_is_proposed_first_then_every_setting_of_the_space_once():
     done = choose(100, threads=(1,))
     assert done[0] == PRESET
     assert len(done) == len(set(done)) == 20
-
-
-def test_good_settings_are_found_sooner_than_by_chance():
-    # Two fifths of the space are among the best batch sizes.
-    assert sum(setting.batch_size >= 8 for setting in choose(20)[10:]) >= 6
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
 from offpath.archive.model_config import load_preset, make_model_config
-from offpath.profiling.core.run import Failure
 from offpath.profiling.experiments.tune_report import (
     Outcome,
     choose_finalists,
-    document_of,
     judge,
     rank,
     read_fresh_rounds,
@@ -22,8 +17,6 @@ from offpath.profiling.experiments.tune_report import (
     read_trials,
     write_preset,
 )
-from offpath.profiling.report.terminal import print_document
-from offpath.profiling.servers.registering import Setting
 from tests.profiling.experiments.tuned import (
     LARGE,
     OTHER,
@@ -53,16 +46,6 @@ def test_an_outcome_is_of_all_windows_of_a_trial_and_of_no_fresh_round():
     assert (found.failures, found.replies) == (3, 4003)
     ((setting, fresh),) = read_fresh_rounds(run)[0].items()
     assert (setting, fresh.rate) == (SMALL, 900)
-
-
-def test_a_setting_without_a_reply_or_a_start_has_no_latency():
-    run = make_empty()
-    add_windows(run, SMALL, 0, (0, 0, 5))
-    run.variants[str(OTHER)] = asdict(OTHER)
-    run.failures.append(Failure(0, str(OTHER), "no memory"))
-    found = read_trials(run)
-    assert math.isnan(found[SMALL].p95_ms) and found[SMALL].failures == 5
-    assert found[OTHER].error == "no memory"
 
 
 @pytest.mark.parametrize(
@@ -95,15 +78,6 @@ def test_finalists_are_the_preset_and_the_best_other(bound_ms, finalists):
     assert choose_finalists(outcomes, PRESET, bound_ms) == finalists
 
 
-def test_nothing_within_the_bound_names_the_best_and_what_would_help():
-    outcomes = read_trials(make_run()).values()
-    verdict = judge(outcomes, {}, [], PRESET, 10)
-    assert verdict.winner is None
-    assert "none of the 4 candidates" in verdict.text
-    assert f"the best is {SMALL}: 50 req/s, p95 20 ms; allow 25 ms" in verdict.text
-    assert "no memory" in judge([NO_START], {}, [], PRESET, 10).text
-
-
 # The verdict
 
 
@@ -129,11 +103,6 @@ def test_a_gain_within_the_noise_confirms_the_preset(preset, other):
     assert "confirms the preset" in result.verdict.text
 
 
-def test_the_noise_between_rounds_does_not_hide_a_gain_inside_them():
-    result = read_result(make_run([100, 50, 200], [110, 55, 220]))
-    assert result.verdict.winner == OTHER and "rounds: +10.0 % to +10.0 %" in result.verdict.text
-
-
 @pytest.mark.parametrize(
     ("preset_ms", "other_ms", "winner", "said"),
     [
@@ -150,25 +119,6 @@ def test_the_bound_counts_in_fresh_rounds_too(preset_ms, other_ms, winner, said)
 
 
 # What is shown and written
-
-
-def test_the_tables_fit_80_columns_and_name_preset_and_verdict():
-    run = make_run()
-    run.variants[str(Setting(2, 2, 2, 2))] = asdict(Setting(2, 2, 2, 2))
-    run.failures.append(Failure(0, str(Setting(2, 2, 2, 2)), "no memory"))
-    console = Console(width=80, file=io.StringIO())
-    print_document(document_of(run), console)
-    text = console.file.getvalue()
-    assert max(map(len, text.splitlines())) <= 80 and "…" not in text
-    for part in ("preset", "slow", "no start", "beats the preset by"):
-        assert part in text
-    assert "p95 within 100 ms first" in text and "no memory" in text
-
-
-def test_the_chart_has_the_candidates_rates_best_first_and_the_winner_strong():
-    (chart,) = document_of(make_run(p95_ms=95)).headline
-    assert [bar.value for bar in chart.bars] == [120, 100, 50, 200]
-    assert [bar.label for bar in chart.bars if bar.is_strong] == ["16, 5 ms, 2 x 1"]
 
 
 def test_the_winner_is_a_preset_that_offpath_archive_takes(tmp_path):

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import select
 import shutil
 import socket
 import sys
-import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -61,24 +55,6 @@ def test_open_loop_counts_each_arrival_of_its_window(send):
     assert sample.elapsed_s >= 1
 
 
-def test_open_loop_waits_for_what_was_due(send):
-    with run_known_server(Behaviour((0.5,))) as server:
-        sample = send(server.url, clients=64, warm_up_s=0.5, seconds=1, rate=30)
-    assert set(sample.statuses) == {"200"}
-    # The last was due near the window's end and took half a second more.
-    assert sample.elapsed_s > 1.2
-    assert 10 <= sample.ok <= 60
-
-
-def test_a_window_goes_on_until_it_has_enough_replies(send):
-    with run_known_server(Behaviour((0.1,))) as server:
-        asked = {"clients": 2, "seconds": 0.2, "min_replies": 20}
-        sample = send(server.url, **asked, longest_s=30)
-        assert sample.ok >= 20 and sample.elapsed_s > 0.9
-        sample = send(server.url, **asked, longest_s=0.4)
-    assert sample.ok < 20
-
-
 def test_headers_are_sent_and_the_package_is_found_on_sys_path_alone(send, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert any((Path(entry) / "offpath").is_dir() for entry in sys.path if entry)
@@ -119,77 +95,9 @@ def test_a_watcher_that_raises_ends_the_load(send):
             send(server.url, seconds=60, watcher=Impatient())
 
 
-class OneAtATime(BaseHTTPRequestHandler):
-    """Takes 0.1 s for a request, also for one whose client is gone."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        time.sleep(0.1)
-        with contextlib.suppress(OSError):
-            self.send_response(200)
-            # Without it wrk takes the end of the connection now and then for a lost reply.
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-class QueueWatcher(SilentWatcher):
-    """Notes at the beginning of each window whether connections wait for the server."""
-
-    def __init__(self, server: HTTPServer) -> None:
-        self.server = server
-        self.url = f"http://127.0.0.1:{server.server_port}/"
-        self.is_waiting: list[bool] = []
-
-    def on_window(self) -> None:
-        self.is_waiting.append(bool(select.select([self.server], [], [], 0)[0]))
-
-
-@pytest.fixture
-def one_at_a_time() -> Iterator[QueueWatcher]:
-    with HTTPServer(("127.0.0.1", 0), OneAtATime) as server:
-        server.socket.listen(64)
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield QueueWatcher(server)
-        server.shutdown()
-        thread.join()
-
-
-@needs_wrk
-def test_open_loop_with_wrk_is_refused(send):
-    with pytest.raises(ExpectedError, match="only the closed loop"):
-        send("http://127.0.0.1:1/", "wrk", rate=5)
-
-
-@needs_wrk
-def test_wrk_waits_for_what_its_warm_up_left_behind(send, one_at_a_time):
-    watcher = one_at_a_time
-    send(watcher.url, "wrk", watcher, clients=10, warm_up_s=1, seconds=1)
-    assert watcher.is_waiting == [False]
-
-
-@needs_wrk
-def test_wrk_measures_a_longer_window_where_there_were_too_few_replies(send, one_at_a_time):
-    watcher = one_at_a_time
-    asked = {"clients": 2, "seconds": 1, "min_replies": 20}
-    sample = send(watcher.url, "wrk", watcher, **asked)
-    # The first window ends after ten.
-    assert len(watcher.is_waiting) >= 2 and not any(watcher.is_waiting)
-    assert sample.elapsed_s > 1.9 and sum(sample.statuses.values()) >= 20
-
-
 @needs_wrk
 def test_wrk_agrees_with_the_server(send):
     with run_known_server(Behaviour((0.1,), 10)) as server:
         sample = send(server.url, "wrk", seconds=2)
     assert sample.failures == pytest.approx(len(sample.latencies_ms) / 10, abs=1)
     assert min(sample.latencies_ms) > 99
-
-
-@needs_wrk
-def test_wrk_that_fails_says_why(send):
-    with pytest.raises(ExpectedError, match="(?s)wrk failed with code.*unable to connect"):
-        send("http://127.0.0.1:9/", "wrk", seconds=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -89,15 +88,6 @@ def test_factory_with_its_modules_and_another_head_comes_from_the_archive(
     )
     with pytest.raises(ExpectedError, match="activation sigmoid, and TorchServe's own"):
         build_stock(model, None, tmp_path)
-
-
-def test_name_tells_archives_apart_and_no_folder(archive: Path) -> None:
-    name = load_model(str(archive)).name
-    with zipfile.ZipFile(archive, "a") as changed:
-        changed.writestr("more.txt", "x")
-    other = load_model(str(archive)).name
-    assert name.startswith("tiny-") and "/" not in name
-    assert other != name
 
 
 def test_archive_without_labels_is_refused_with_the_cure(tmp_path: Path) -> None:

@@ -45,18 +45,6 @@ def test_a_torchserve_page_is_read():
     }
 
 
-def test_values_of_other_labels_are_summed_up():
-    page = parse_metrics(PAGE, at_s=0)
-    total = page.total("offpath_stage_seconds_total", Stage="decode")
-    assert total == pytest.approx(0.513906581)
-
-
-def test_a_counter_is_found_with_total_even_where_the_page_has_none():
-    page = parse_metrics(PAGE, at_s=0)
-    assert page.total("ts_queue_latency_microseconds_total") == 12085.466
-    assert not page.has("ts_queue_latency_microseconds")
-
-
 def test_another_format_is_said():
     with pytest.raises(ExpectedError, match="not in Prometheus' text format.*<html>"):
         parse_metrics("<html> no metrics </html>", at_s=0)

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import io
-
 import pytest
-from PIL import Image
 
 from offpath.archive import photographs
 from offpath.errors import ExpectedError, WrongOption
@@ -23,13 +20,6 @@ def cache(tmp_path, monkeypatch):
 
 def test_photographs_have_the_same_bytes_each_time():
     assert workload.encode_all(TINY) == workload.encode_all(TINY)
-
-
-def test_images_are_distinct_jpegs_of_the_size_asked_for():
-    files = workload.encode_all(TINY)
-    assert len(set(files)) == TINY.count
-    sizes = {Image.open(io.BytesIO(data)).size for data in files}
-    assert sizes == {TINY.size}
 
 
 def test_small_photographs_have_their_mean_size():
@@ -53,12 +43,6 @@ def test_a_changed_byte_in_the_cache_is_detected():
     data[-10] ^= 1
     path.write_bytes(data)
     with pytest.raises(ExpectedError, match=r"003\.jpg.*delete"):
-        load_workload("tiny")
-
-
-def test_a_file_missing_from_the_cache_is_detected():
-    load_workload("tiny").paths[0].unlink()
-    with pytest.raises(ExpectedError, match="missing"):
         load_workload("tiny")
 
 

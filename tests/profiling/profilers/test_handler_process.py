@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pstats
 import time
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from offpath.errors import ExpectedError
 from offpath.profiling.profilers.handler_process import HandlerSpec, Job, Profile, profile_handler
 from offpath.profiling.profilers.profile_experiment import write_entry
-from offpath.profiling.profilers.threads import GRAPH_FIRST, TREE_FIRST, FlameCollector
+from offpath.profiling.profilers.threads import FlameCollector
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 PLANTED = Path(__file__).with_name("planted_handler.py")
@@ -59,23 +58,6 @@ def test_stages_add_up_and_name_the_method_with_the_mistakes(profile):
         assert sum(stages.values()) <= batch.total_s
 
 
-def test_cprofile_names_the_file_and_the_sleep_and_counts_the_pools_work(profile, tmp_path):
-    prof = tmp_path / "mine.prof"
-    functions = profile("cprofile", file=prof).functions
-    requests = BATCHES * BATCH_SIZE
-    found = {row.name: row for row in functions}
-    assert found["write_audit"].calls == requests
-    assert found["write_audit"].file.endswith("profilers/planted_handler.py")
-    opened = next(row for name, row in found.items() if "open>" in name)
-    assert (opened.kind, opened.calls) == ("Python", requests)
-    slept = next(row for name, row in found.items() if "sleep" in name)
-    assert slept.calls == requests + BATCHES
-    assert slept.own_s > requests * 0.002 + BATCHES * 0.005
-    # Ran on the calling thread instead of the pool's.
-    calls = {name: figures[1] for (_, _, name), figures in pstats.Stats(str(prof)).stats.items()}
-    assert calls["measure"] == requests
-
-
 def test_lines_names_the_lines_with_the_mistakes(profile):
     lines = profile("lines").lines
     requests = BATCHES * BATCH_SIZE
@@ -89,17 +71,6 @@ def test_lines_names_the_lines_with_the_mistakes(profile):
     # Ran on the pool's threads.
     assert by_function["Planted.measure"][0].hits == requests
     assert "Planted.initialize" not in by_function
-
-
-def test_flame_is_one_page_with_all_threads_that_opens_with_the_graph(profile, tmp_path):
-    page = tmp_path / "flame.html"
-    profile("flame", file=page)
-    text = page.read_text(encoding="utf-8")
-    assert "write_audit" in text
-    assert "fonts.googleapis.com" not in text
-    assert GRAPH_FIRST in text and TREE_FIRST not in text
-    # The batches together.
-    assert text.count('"write_audit\\u0000') == 1
 
 
 def test_no_name_ends_the_script_of_a_flame_graph(tmp_path):

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from offpath.profiling.report.page import render_page, write_page
+from offpath.profiling.report.page import render_page
 from tests.support.browser import find_browser, measure_widths
 from tests.support.documents import make_document
 from tests.support.pages import list_requests, read_page
@@ -43,28 +42,6 @@ def test_every_picture_says_in_words_what_it_shows(page: str) -> None:
     assert all('role="img" aria-label="offpath"' in p.split(">")[0] for p in drawings)
 
 
-def test_charts_take_the_pages_colours_so_that_dark_mode_is_theirs_too(
-    page: str,
-) -> None:
-    assert "prefers-color-scheme: dark" in page
-    drawn = "".join(part.split("</svg>")[0] for part in page.split("<svg")[1:])
-    assert "var(--s0)" in drawn and "var(--text)" in drawn
-    assert "#0072b2" not in drawn and "#1f2328" not in drawn
-
-
-def test_warnings_of_one_kind_are_one_line_with_the_others_on_demand() -> None:
-    spread = [f"spread: the rounds of {name} differ" for name in "abc"]
-    document = replace(make_document(), warnings=[spread[0], "noise: x", *spread[1:]])
-    reader = read_page(render_page(document))
-    texts = [text.strip() for text in reader.texts if text.strip()]
-    first = texts.index("spread, 3 times, first: the rounds of a differ")
-    assert texts[first + 1 : first + 3] == [
-        "the rounds of b differ",
-        "the rounds of c differ",
-    ]
-    assert texts[first + 3] == "noise: x"
-
-
 @pytest.mark.parametrize("width", [390, 1200])
 def test_nothing_is_wider_than_the_screen(tmp_path: Path, long_page: str, width: int) -> None:
     browser = find_browser()
@@ -73,8 +50,3 @@ def test_nothing_is_wider_than_the_screen(tmp_path: Path, long_page: str, width:
     inner, needed = measure_widths(browser, long_page, tmp_path, width)
     assert inner == width
     assert needed <= inner
-
-
-def test_a_page_is_written_with_its_folder(tmp_path: Path) -> None:
-    write_page(make_document("ü"), tmp_path / "new" / "page.html")
-    assert "<h1>ü</h1>" in (tmp_path / "new" / "page.html").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from offpath.profiling.report.document import Document, Section, format_markdown, format_table
 from offpath.profiling.report.terminal import print_document
-from tests.support.documents import make_charts, make_document, read_tables
+from tests.support.documents import read_tables
 
 SPEED = format_table(
     ["", "req/s", "failed"],
@@ -40,20 +40,6 @@ def test_figures_are_never_cut_at_80_columns_long_names_fold() -> None:
     assert "…" not in text and max(map(len, text.splitlines())) <= 80
 
 
-def test_sections_of_charts_alone_and_wide_tables_are_not_for_the_terminal() -> None:
-    wide = Section("wide", SPEED, is_wide=True)
-    document = Document("t", [Section("only charts", charts=make_charts()), wide])
-    assert print_text(document) == ""
-    assert "wide" in format_markdown(document)
-
-
-def test_rows_and_columns_without_figures_are_left_out() -> None:
-    rows = [["a", "5", ""], ["b", "", ""], ["c", "6", ""]]
-    table = format_table(["", "rate", "memory"], rows)
-    assert read_tables(table) == [[["", "rate"], ["a", "5"], ["c", "6"]]]
-    assert format_table(["", "rate"], [["a", ""]], title="t", note="n") == ""
-
-
 def test_markdown_is_a_table_with_its_command_first() -> None:
     document = Document("t", [Section("Speed", SPEED)], command="offpath bench")
     lines = format_markdown(document).splitlines()
@@ -69,8 +55,3 @@ def test_names_and_source_code_are_no_markup(name: str) -> None:
     cells = [[name, f"    {name}", "1"]]
     table = format_table(["a", "b", "c"], cells, words=2, code=1, has_total=True)
     assert read_tables(table)[0][1:] == cells
-
-
-@pytest.mark.parametrize("name", ["[bold]x[/]", "\\[x", "ü"])
-def test_names_are_shown_as_they_are(name: str) -> None:
-    assert name in print_text(make_document(name))

@@ -65,12 +65,6 @@ def test_all_versions_are_pinned():
         assert named and all("==" in requirement for requirement in named)
 
 
-def test_a_server_that_is_not_set_up_says_how(server, tmp_path, monkeypatch):
-    monkeypatch.setenv("OFFPATH_CACHE_DIR", str(tmp_path))
-    monkeypatch.setenv(ray_serve.ALLOW_VARIABLE, "1")
-    assert f"offpath bench setup {server.name}" in server.why_not()
-
-
 def test_servers_report_nothing_home(make, start):
     bento = make("bentoml").make_environment(start)
     assert bento["BENTOML_DO_NOT_TRACK"] == "True"
@@ -80,22 +74,10 @@ def test_servers_report_nothing_home(make, start):
     assert ray["RAY_TMPDIR"] == str(start.scratch)
 
 
-@pytest.mark.parametrize("name", ["ray-serve", "offpath-ray"])
-def test_ray_runs_in_the_mode_that_its_documentation_recommends(name, make, start):
-    told = make(name).make_environment(start)
-    assert told.items() >= ray_serve.FAST.items()
-
-
 @pytest.mark.parametrize("name", ["bentoml", "mosec", "triton"])
 def test_what_listens_everywhere_by_default_is_told_loopback(name, make, start):
     command = " ".join(make(name).make_command(start))
     assert "127.0.0.1" in command and "4321" in command
-
-
-def test_ray_is_confined(make, start, monkeypatch):
-    monkeypatch.setattr(ray_serve, "why_no_namespace", lambda: None)
-    command = make("ray-serve").make_command(start)
-    assert command[:3] == [str(PYTHON), *confined.PROGRAM]
 
 
 def test_ray_does_not_run_unconfined_unless_allowed(make, start, monkeypatch, tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.profiling.servers.environments import Environment, shared_pins
+from offpath.profiling.servers.environments import Environment
 
 
 def make_wheel(folder: Path) -> Path:
@@ -62,14 +62,6 @@ def run(*command: str | Path) -> str:
     return done.stdout.strip()
 
 
-def test_environment_lies_in_the_cache_under_its_name_and_a_hash(
-    cache: Path, tiny: Environment
-) -> None:
-    assert tiny.find() == tiny.folder / "bin" / "python"
-    assert tiny.folder.parent == cache / "environments"
-    assert tiny.folder.name.startswith("tiny-")
-
-
 def test_environment_shares_our_torch_and_our_code(tiny: Environment) -> None:
     code = "from importlib.util import find_spec as f\nfor m in {}: print(f(m).origin)"
     modules = ["torch", "numpy", "PIL", "offpath"]
@@ -84,27 +76,11 @@ def test_what_the_environment_has_itself_wins_over_ours(tiny: Environment) -> No
     assert said == "its own"
 
 
-def test_scripts_run(tiny: Environment) -> None:
-    assert run(tiny.folder / "bin" / "tiny") == "tiny runs"
-
-
 def test_second_setup_finds_the_first_one_and_does_nothing(
     tiny: Environment, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert tiny.ensure() == tiny.find()
     assert capfd.readouterr() == ("", "")
-
-
-def test_other_pins_are_another_environment(tiny: Environment) -> None:
-    other = Environment("tiny", ("tiny==2.0",))
-    assert other.find() is None
-    assert other.folder != tiny.folder
-
-
-def test_shared_versions_are_pinned_unless_the_server_names_its_own() -> None:
-    names = [pin.split("==")[0] for pin in shared_pins(["NumPy==1.26.4", "tiny==1"])]
-
-    assert names == ["torch", "torchvision", "Pillow", "simplejpeg"]
 
 
 def test_failed_installation_shows_what_pip_says_and_leaves_nothing(
@@ -118,22 +94,6 @@ def test_failed_installation_shows_what_pip_says_and_leaves_nothing(
     said = capfd.readouterr()
     assert "tiny-that-nobody-wrote" in said.err and not said.out
     assert not absent.folder.exists()
-
-
-def test_interrupted_setup_leaves_nothing(
-    cache: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    interrupted = Environment("interrupted", ("--no-deps", str(wheel)))
-
-    def interrupt(self: Environment, folder: Path) -> None:
-        assert folder.exists()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Environment, "_install", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        interrupted.ensure()
-
-    assert not interrupted.folder.exists()
 
 
 def test_what_a_killed_setup_left_is_not_taken_for_whole_and_made_anew(

@@ -9,7 +9,7 @@ from offpath.archive.mar_file import read_mar
 from offpath.archive.photographs import find_sources
 from offpath.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.servers.registry import make_servers, parse_override
+from offpath.profiling.servers.registry import make_servers
 from offpath.serving.server.server_settings import find_config, read_properties
 
 
@@ -21,12 +21,6 @@ def model():
 @pytest.fixture
 def make(model):
     return lambda text: make_servers([], model, 2, [text])[0]
-
-
-def test_name_server_and_settings_are_told_apart():
-    asked = parse_override("a b = offpath: vmargs=-Xmx2g -Da=b:c ; model.batch_size=1;")
-    settings = {"vmargs": "-Xmx2g -Da=b:c", "model.batch_size": "1"}
-    assert asked == ("a b", "offpath", settings)
 
 
 def test_keys_of_config_properties_go_over_those_of_the_server(make):
@@ -102,15 +96,6 @@ def test_settings_of_the_archive_are_changed_and_the_others_stay(make, model):
 def test_what_cannot_be_is_named(text, said, make):
     with pytest.raises(ExpectedError, match=f"(?s){said}"):
         make(text)
-
-
-def test_variants_follow_the_servers_and_have_names_of_their_own(model):
-    variants = ["a=offpath:io_ratio=50", "b=offpath:io_ratio=90"]
-    made = make_servers(["offpath"], model, 2, variants)
-    assert [server.name for server in made] == ["offpath", "a", "b"]
-    assert [server.name for server in make_servers([], model, 2, variants[:1])] == ["a"]
-    with pytest.raises(ExpectedError, match="'offpath,offpath': expected distinct"):
-        make_servers(["offpath"], model, 2, ["offpath=offpath:io_ratio=90"])
 
 
 @pytest.mark.slow

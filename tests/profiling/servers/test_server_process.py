@@ -80,27 +80,6 @@ def test_server_that_never_answers_is_ended_after_its_time(tmp_path: Path) -> No
     assert not [p for p in psutil.process_iter() if str(tmp_path) in command_line(p)]
 
 
-def test_missing_program_is_an_expected_error(tmp_path: Path) -> None:
-    command, log = [str(tmp_path / "nothing")], tmp_path / "server.log"
-
-    with pytest.raises(ExpectedError, match="cannot be started"):
-        with start_process("known", command, log, lambda: True):
-            pass
-
-
-def test_servers_see_neither_our_packages_nor_a_proxy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    monkeypatch.setenv("http_proxy", "http://proxy")
-
-    environment = server_environment({"OMP_NUM_THREADS": "1"})
-
-    assert environment["OMP_NUM_THREADS"] == "1"
-    assert "PYTHONPATH" not in environment
-    assert "http_proxy" not in environment
-
-
 # A leader whose workers leave the session, as BentoML's supervisor makes them; one hides its
 # environment, as Ray's workers do.
 LEADER = """
@@ -143,13 +122,3 @@ def test_workers_in_sessions_of_their_own_are_found_and_ended(marked):
     end_members(mark, leader.pid, timeout_s=60)
     assert pids(mark, leader.pid) == set()
     assert not hidden.is_running() or hidden.status() == psutil.STATUS_ZOMBIE
-
-
-def test_what_a_killed_leader_left_is_ended(marked):
-    mark, leader, _, worker, inside = marked
-    leader.kill()
-    leader.wait()
-    # By its mark, and by the session.
-    assert pids(mark, leader.pid) == {worker.pid, inside.pid}
-    end_members(mark, leader.pid, timeout_s=60)
-    assert pids(mark, leader.pid) == set()

@@ -3,73 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
 import httpx
-import psutil
 import pytest
 
-import offpath.serving.server.server
 from offpath.archive.photographs import find_sources
-from offpath.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.registry import SERVERS
 from offpath.profiling.servers.torchserve import RunningTorchServe, TorchServeAdapter
-from offpath.serving.server.server_settings import Ports
-from tests.support.echo_archive import write_mar
 from tests.support.eventually import eventually
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 Started = tuple[TorchServeAdapter, RunningTorchServe]
-
-
-def make_echo(folder: Path) -> TorchServeAdapter:
-    server = TorchServeAdapter("echo", lambda to, _: write_mar(to, "classifier"))
-    server.prepare(folder / "echo")
-    return server
-
-
-@pytest.fixture
-def taken_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        yield listener.getsockname()[1]
-
-
-def take_port(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
-    """The choice finds a port free that somebody binds before Java does."""
-    choose = offpath.serving.server.server.choose_ports
-
-    def choose_taken(settings) -> Ports:
-        return replace(choose(settings), inference=port)
-
-    monkeypatch.setattr(offpath.serving.server.server, "choose_ports", choose_taken)
-
-
-def test_a_port_that_was_taken_meanwhile_is_said_and_leaves_no_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken_port: int
-) -> None:
-    take_port(monkeypatch, taken_port)
-    before = set(psutil.pids())
-    with pytest.raises(ExpectedError, match="(?i)address already in use"):
-        with make_echo(tmp_path).running():
-            pass
-    assert not find_java_since(before)
-
-
-def find_java_since(before: set[int]) -> list[psutil.Process]:
-    # Only children of this process: other tests start servers meanwhile.
-    return [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if process.pid not in before and process.name() == "java"
-    ]
 
 
 @pytest.fixture

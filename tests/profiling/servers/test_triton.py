@@ -6,13 +6,7 @@ import struct
 
 import pytest
 
-from offpath.profiling.load.model_under_test import ModelUnderTest, load_model
-from offpath.profiling.servers.triton import Triton, read_outputs
-
-
-@pytest.fixture(scope="module")
-def model() -> ModelUnderTest:
-    return load_model("near-free")
+from offpath.profiling.servers.triton import read_outputs
 
 
 def make_reply(labels: dict[str, float]) -> bytes:
@@ -40,20 +34,3 @@ def test_answer_is_read_from_json_and_the_bytes_behind_it() -> None:
 def test_other_answers_raise_what_the_check_expects(reply: bytes) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
         read_outputs(reply)
-
-
-def test_photographs_are_batched_as_strings(model: ModelUnderTest) -> None:
-    config = Triton(model, 2).make_config()
-
-    assert "max_batch_size: 8" in config
-    assert "data_type: TYPE_STRING, dims: [ 1 ]" in config
-    assert "max_queue_delay_microseconds: 1000" in config
-    assert "kind: KIND_CPU, count: 2" in config
-
-
-def test_sweep_changes_the_batch_size(model: ModelUnderTest) -> None:
-    server = Triton(model, 2)
-    server.batch_size = 1
-
-    assert "max_batch_size: 1\n" in server.make_config()
-    assert server.settings["max_batch_size"] == 1

@@ -14,7 +14,7 @@ from offpath.handler.errors import ConfigError
 from offpath.handler.model.engines import choose
 from offpath.handler.model.engines.choose import Choice, choose_engine
 from offpath.handler.model.engines.eager import EagerEngine
-from offpath.handler.model.engines.engine import PARITY_FILE, EngineUnavailable
+from offpath.handler.model.engines.engine import PARITY_FILE
 from tests.support.photographs import PHOTOGRAPHS
 
 CPU = torch.device("cpu")
@@ -137,23 +137,6 @@ def test_an_engine_that_fails_the_gate_is_tried_in_fp32_before_eager(
     assert "openvino bf16 is not used" in choice.lost[0]
 
 
-def test_int8_that_fails_the_gate_without_a_graph_in_fp32_becomes_eager(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wrong = EagerEngine(Small(1).eval(), settings(), CPU)
-    wrong.name, wrong.precision = "openvino", "int8"
-
-    def make_engine(name: str, precision: str, *_: object) -> EagerEngine:
-        if precision == "fp32":
-            raise EngineUnavailable("no such file")
-        return wrong
-
-    monkeypatch.setattr(choose, "make_engine", make_engine)
-    choice = choose_from(folder, engine="openvino", precision="int8")
-    assert (choice.engine.name, choice.engine.precision) == ("eager", "fp32")
-    assert len(choice.lost) == 1
-
-
 def test_an_engine_of_the_archive_without_its_package_is_lost(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,20 +193,6 @@ def test_configured_engine_that_cannot_run_is_an_error(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         choose_from(folder, **values)
-
-
-def test_an_engine_without_the_processors_own_precision_runs_in_fp32(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(choose, "choose_precision", lambda device: "bf16")
-    with pytest.raises(ConfigError, match="model.fp32.onnx"):
-        choose_from(folder, engine="onnxruntime")
-
-
-def test_int8_without_a_graph_is_logged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    choice = choose_from(folder, precision="int8")
-    assert choice.engine.name == "eager"
-    assert "model.int8.xml" in caplog.text
 
 
 def test_photographs_of_another_size_or_a_broken_file_are_errors(

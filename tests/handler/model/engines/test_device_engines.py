@@ -2,56 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-import types
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.model.engines import eager
-from offpath.handler.model.engines.choose import make_engine
 from offpath.handler.model.engines.eager import EagerEngine, fold_batch_norms
-from offpath.handler.model.engines.onnx_runtime import CUDA
 
 CONFIG = HandlerConfig.from_mapping({"image_size": 64}, environ={})
-
-
-@pytest.fixture
-def providers(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
-    """The providers that the session is made with, and their options."""
-    made: dict[str, dict[str, Any]] = {}
-
-    class SessionOptions:
-        def add_session_config_entry(self, key: str, value: str) -> None:
-            pass
-
-    class Session:
-        def __init__(self, path: str, options: Any, wanted: Any) -> None:
-            made.update(wanted)
-
-        def get_inputs(self) -> list[Any]:
-            return [types.SimpleNamespace(name="one", shape=["batch", 64, 64, 3])]
-
-        get_outputs = get_inputs
-
-    fake: Any = types.ModuleType("onnxruntime")
-    fake.SessionOptions = SessionOptions
-    fake.get_available_providers = lambda: [CUDA]
-    fake.InferenceSession = Session
-    monkeypatch.setitem(sys.modules, "onnxruntime", fake)
-    return made
-
-
-def test_onnx_runtime_computes_fp32_without_tf32(
-    tmp_path: Path, providers: dict[str, dict[str, Any]]
-) -> None:
-    (tmp_path / "model.fp32.onnx").touch()
-    model, device = torch.nn.Identity(), torch.device("cuda:1")
-    make_engine("onnxruntime", "fp32", model, CONFIG, device, tmp_path, 1)
-    assert providers[CUDA] == {"device_id": 1, "use_tf32": False}
 
 
 class Normed(torch.nn.Module):
@@ -94,12 +52,6 @@ def test_folding_changes_no_answer(kind: type[Normed], left: int) -> None:
     assert (count_norms(folded), count_norms(model)) == (left, 2)
     batch = torch.rand(5, 3, 8, 8)
     torch.testing.assert_close(folded(batch), model(batch))
-
-
-def test_torchscript_is_left_as_it_is() -> None:
-    script = torch.jit.script(make_normed())
-    batch = torch.rand(2, 3, 8, 8)
-    assert torch.equal(fold_batch_norms(script)(batch), script(batch))
 
 
 @pytest.mark.parametrize(
