@@ -27,7 +27,6 @@ from offpath.archive.sources.named_models import (
     MODELS_DIR,
     StateDict,
     describe_model,
-    is_named,
 )
 from offpath.archive.sources.onnx_file import read_onnx_input
 from offpath.errors import WrongOption
@@ -109,8 +108,9 @@ def load_model_source(model: str, weights: str | None, say: Say = say_nothing) -
         WrongOption: a file is missing or of another kind, or the weights do not fit.
     """
     wanted = _Wanted(weights, say)
-    if is_named(model):
-        return _load_named(model, wanted)
+    named = _load_named(model, wanted)
+    if named is not None:
+        return named
     path, attribute = _split_name(model)
     if model and path.is_dir():
         wanted.refuse(f"the folder {path.name}")
@@ -151,8 +151,11 @@ def _split_name(model: str) -> tuple[Path, str | None]:
     return Path(file), attribute
 
 
-def _load_named(named: str, wanted: _Wanted) -> ModelSource:
+def _load_named(named: str, wanted: _Wanted) -> ModelSource | None:
+    """Returns None if `named` is no name of a model, but a path for instance."""
     model = describe_model(named)
+    if model is None:
+        return None
     weights = wanted.weights or model.default_weights
     if weights is None:
         raise WrongOption(

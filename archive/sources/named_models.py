@@ -55,13 +55,8 @@ class NamedModel:
     file: Path | None = None
 
 
-def is_named(model: str) -> bool:
-    collection, colon, _ = model.partition(":")
-    return model in EMBEDDED or bool(colon) and collection in PACKAGES
-
-
-def describe_model(named: str) -> NamedModel:
-    """Looks a model up.
+def describe_model(named: str) -> NamedModel | None:
+    """Looks a model up; returns None for a text that is no such name, a path for instance.
 
     Args:
         named: an embedded model, `torchvision:NAME` or `timm:NAME`.
@@ -71,7 +66,9 @@ def describe_model(named: str) -> NamedModel:
     """
     if named in EMBEDDED:
         return _describe_embedded(named)
-    collection, _, name = named.partition(":")
+    collection, colon, name = named.partition(":")
+    if not colon or collection not in PACKAGES:
+        return None
     package = _import(collection, named)
     models = package.models if collection == "torchvision" else package
     # torchvision's models for other tasks are in modules below.
