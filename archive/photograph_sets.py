@@ -5,19 +5,12 @@ The handler's own code decodes and resizes them, with the settings of the archiv
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
-from offpath.archive.photographs import (
-    BUNDLED,
-    cut_window,
-    encode_jpeg,
-    find_sources,
-)
+from offpath.archive.photographs import BUNDLED, cut_windows, find_sources
 from offpath.errors import MissingPackage, WrongOption
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ItemError
@@ -32,10 +25,6 @@ MOST_HELD_OUT = 48
 # File stems held out of the photographs in PyPI packages. The others calibrate; both images of
 # the stereo pair are among them.
 HELD_OUT = ("astronaut", "china", "coffee", "hubble_deep_field", "rocket")
-WINDOWS = 8
-WINDOW_SHAPE = (4, 3)
-JPEG_QUALITY = 90
-SEED = 0
 
 
 @dataclass(frozen=True)
@@ -76,8 +65,8 @@ def load_photographs(
             raise WrongOption(
                 f"{error}; or pass your own photographs: --calibrate FOLDER"
             ) from error
-    windows = _load_windows(sorted(BUNDLED.glob("*.jpg")), config)
-    every = np.stack([window for _, window in windows])
+    windows = cut_windows(sorted(BUNDLED.glob("*.jpg")))
+    every = np.stack([decode_photograph(jpeg, config) for _, jpeg in windows])
     return PhotographSets(every, every)
 
 
@@ -103,21 +92,10 @@ def _load_folder(folder: Path, config: HandlerConfig) -> PhotographSets:
 def _load_installed(config: HandlerConfig) -> PhotographSets:
     calibration: list[Pixels] = []
     held_out: list[Pixels] = []
-    for path, window in _load_windows(find_sources(), config):
+    for path, jpeg in cut_windows(find_sources()):
         chosen = held_out if path.stem in HELD_OUT else calibration
-        chosen.append(window)
+        chosen.append(decode_photograph(jpeg, config))
     return PhotographSets(np.stack(calibration), np.stack(held_out))
-
-
-def _load_windows(paths: list[Path], config: HandlerConfig) -> Iterator[tuple[Path, Pixels]]:
-    """Yields windows of each photograph, as the handler decodes their JPEGs; seeded."""
-    for index, path in enumerate(paths):
-        rng = np.random.default_rng((SEED, index))
-        with Image.open(path) as file:
-            source = file.convert("RGB")
-        for _ in range(WINDOWS):
-            window = cut_window(source, WINDOW_SHAPE, rng)
-            yield path, decode_photograph(encode_jpeg(window, JPEG_QUALITY), config)
 
 
 def _try_to_decode(payload: bytes, config: HandlerConfig) -> Pixels | None:

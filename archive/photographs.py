@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,11 @@ SAMPLE = BUNDLED / "espresso.jpg"
 SHOT_NOISE = 8.0
 READ_NOISE = 2.0
 DEMOSAIC_BLUR_PX = 0.35
+# What `cut_windows` makes of each photograph.
+WINDOWS = 8
+WINDOW_SHAPE = (4, 3)
+WINDOW_QUALITY = 90
+SEED = 0
 
 
 def find_sources() -> list[Path]:
@@ -58,6 +64,16 @@ def find_sources() -> list[Path]:
             raise MissingPackage(f"{package} (its photograph {inside})", "bench")
         found.append(folder / inside)
     return found
+
+
+def cut_windows(paths: list[Path]) -> Iterator[tuple[Path, bytes]]:
+    """Yields windows of each photograph as JPEGs; seeded."""
+    for index, path in enumerate(paths):
+        rng = np.random.default_rng((SEED, index))
+        with Image.open(path) as file:
+            source = file.convert("RGB")
+        for _ in range(WINDOWS):
+            yield path, encode_jpeg(cut_window(source, WINDOW_SHAPE, rng), WINDOW_QUALITY)
 
 
 def make_photograph(
