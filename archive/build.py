@@ -22,10 +22,14 @@ from offpath.archive.engine_files.engine_folder import (
     build_engine_folder,
     plan_engine,
 )
-from offpath.archive.labels import check_label_count, format_index_to_name
 from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, MANIFEST, NAME_PATTERN
 from offpath.archive.model_config import ModelConfig, format_model_config
-from offpath.archive.model_probe import choose_activation, count_classes, find_output
+from offpath.archive.model_probe import (
+    check_label_count,
+    choose_activation,
+    count_classes,
+    find_output,
+)
 from offpath.archive.models.onnx_model import OnnxModel
 from offpath.archive.photograph_sets import load_photographs
 from offpath.archive.sources.definition import check_shadowing
@@ -349,6 +353,11 @@ def _stage_files(spec: ArchiveSpec, stage: Path) -> None:
         shutil.copyfile(path, stage / name)
     for path in spec.extra_files:
         shutil.copyfile(path, stage / path.name)
+
+
+def format_index_to_name(labels: list[str]) -> str:
+    mapping = {str(index): label for index, label in enumerate(labels)}
+    return json.dumps(mapping, indent=1, ensure_ascii=False) + "\n"
 
 
 def save_weights(source: ModelSource, path: Path) -> None:

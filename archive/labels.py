@@ -1,4 +1,4 @@
-"""Reads label files and writes index_to_name.json."""
+"""Reads label files."""
 
 from __future__ import annotations
 
@@ -51,21 +51,6 @@ def tell_apart(labels: Sequence[str]) -> list[str]:
     return [
         f"{label} ({index})" if counts[label] > 1 else label for index, label in enumerate(labels)
     ]
-
-
-def check_label_count(labels: list[str], classes: int, source: str) -> None:
-    if len(labels) != classes:
-        raise WrongOption(
-            f"{source} has {len(labels)} labels, but the model has {classes} classes; expected one "
-            "label per class"
-        )
-    if len({*labels}) < len(labels):
-        raise WrongOption(f"{source} has a label more than once, and replies are keyed by label")
-
-
-def format_index_to_name(labels: list[str]) -> str:
-    mapping = {str(index): label for index, label in enumerate(labels)}
-    return json.dumps(mapping, indent=1, ensure_ascii=False) + "\n"
 
 
 def _from_json(path: Path, text: str) -> list[str]:

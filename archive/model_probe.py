@@ -65,6 +65,16 @@ def count_classes(module: torch.nn.Module, geometry: InputGeometry) -> int:
     return int(output.shape[1])
 
 
+def check_label_count(labels: list[str], classes: int, source: str) -> None:
+    if len(labels) != classes:
+        raise WrongOption(
+            f"{source} has {len(labels)} labels, but the model has {classes} classes; expected one "
+            "label per class"
+        )
+    if len({*labels}) < len(labels):
+        raise WrongOption(f"{source} has a label more than once, and replies are keyed by label")
+
+
 def find_output(
     module: torch.nn.Module, geometry: InputGeometry, wanted: Output | None, say: Say
 ) -> Output | None:

@@ -17,9 +17,9 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
-from offpath.archive.labels import check_label_count, read_labels
+from offpath.archive.labels import read_labels
 from offpath.archive.mar_file import MarFile, read_mar, unpack_mar
-from offpath.archive.model_probe import count_classes
+from offpath.archive.model_probe import check_label_count, count_classes
 from offpath.archive.sources.model_source import ModelSource, load_model_source
 from offpath.errors import WrongOption
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig

@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from offpath.archive.build import ArchiveSpec, build_archive
-from offpath.archive.labels import format_index_to_name
+from offpath.archive.build import ArchiveSpec, build_archive, format_index_to_name
 from offpath.archive.model_config import (
     check_model_config,
     format_model_config,
