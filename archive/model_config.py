@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -86,14 +85,12 @@ class ModelConfig:
     Attributes:
         settings: the content of the file; `handler:` is a mapping in it.
         handler: the `handler:` section, parsed.
+        serving: the settings for servers, parsed.
     """
 
     settings: dict[str, Any]
     handler: HandlerConfig
-
-    @cached_property
-    def serving(self) -> ServingSettings:
-        return ServingSettings.from_mapping(self.settings)
+    serving: ServingSettings
 
     @property
     def device_type(self) -> str:
@@ -106,7 +103,7 @@ class ModelConfig:
         }
         section = {**self.settings.get("handler", {}), **changes}
         settings = {**self.settings, "handler": section}
-        return ModelConfig(settings, replace(self.handler, **changes))
+        return replace(self, settings=settings, handler=replace(self.handler, **changes))
 
 
 def load_preset(name: str) -> dict[str, Any]:
@@ -164,11 +161,11 @@ def check_model_config(settings: Mapping[str, Any]) -> ModelConfig:
     missing = [key for key in SERVER_SETTINGS if key not in settings]
     if missing:
         raise WrongOption(f"the preset lacks {', '.join(missing)}; add them to it")
-    config = ModelConfig(dict(settings), handler)
-    least, most = config.serving.min_workers, config.serving.max_workers
+    serving = ServingSettings.from_mapping(settings)
+    least, most = serving.min_workers, serving.max_workers
     if least > most:
         raise WrongOption(f"minWorkers {least} is above maxWorkers {most}")
-    return config
+    return ModelConfig(dict(settings), handler, serving)
 
 
 def _check_given(settings: Mapping[str, Any]) -> HandlerConfig:
