@@ -20,6 +20,7 @@ from offpath.handler.error_kinds import OF_DOOR
 from offpath.handler.latency import REQUEST_BUCKETS, Histograms, name_class
 from offpath.serving.front.nginx_config import DOOR_METRICS, REPLIES
 from offpath.serving.front.splits import Split
+from offpath.serving.server.status_pages import format_workers
 
 MOST_BYTES = 4 << 20
 # Seconds, status, error type and MODEL/VERSION of a canary, or the status of a copy, as the formats
@@ -127,10 +128,7 @@ class ReplyCounts:
         canaries: Iterable[Split],
     ) -> None:
         page = ["# TYPE offpath_door_ready gauge", f"offpath_door_ready {is_ready:d}"]
-        for number, name in enumerate(("ready", "wanted")):
-            for (model, version), counts in workers.items():
-                labels = LABELS.format(model, version)
-                page.append(f"offpath_workers_{name}{{{labels}}} {counts[number]}")
+        page += format_workers(workers)
         page.append("# TYPE offpath_door_responses_total counter")
         for reply, count in sorted(self._counts.items()):
             status, _, kind = reply.partition(" ")

@@ -1,25 +1,18 @@
-"""The state of a Granian server, from the reports of its supervisor and workers, as HTTP answers.
+"""The state of a Granian server, from the reports of its supervisor and workers.
 
-It answers /metrics and TorchServe's read-only management calls for all workers. It runs in
-`offpath serve`, on the standard library's HTTP server: a few requests per minute, on a private
-socket or from Prometheus.
+Its pages are /metrics and TorchServe's read-only management calls, for all workers.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from http.server import BaseHTTPRequestHandler
-from pathlib import Path
-from socketserver import BaseServer, ThreadingTCPServer, ThreadingUnixStreamServer
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from offpath.serving.granian.metric_sums import Key
 from offpath.serving.server.served_model import ServedModel
@@ -27,8 +20,6 @@ from offpath.serving.server.served_model import ServedModel
 MOST_REPORT_BYTES = 1 << 18
 # A worker reports once per second. One that has been silent for longer takes no requests.
 SILENT_S = 5.0
-# Idle clients then take neither the descriptors nor the threads of `offpath serve`.
-MOST_CONNECTIONS = 32
 
 
 class Reports:
@@ -161,34 +152,12 @@ class Reports:
             yield ("offpath_worker_ends_total", end, True), count
 
 
-class StatusPages:
-    """Listens on Unix sockets and TCP ports until it is closed."""
-
-    def __init__(self, reports: Reports) -> None:
-        self._reports = reports
-        self._listeners: list[BaseServer] = []
-
-    def open_socket(self, path: Path) -> None:
-        """Answers everything on a Unix socket, which only this user can reach."""
-        self._start(_UnixServer(str(path), partial(_Answer, self._reports, True)))
-        path.chmod(0o600)
-
-    def open_port(self, host: str, port: int) -> None:
-        self._start(_TCPServer((host, port), partial(_Answer, self._reports, False)))
-
-    def close(self) -> None:
-        for listener in self._listeners:
-            listener.shutdown()
-            listener.server_close()
-        self._listeners = []
-
-    def _start(self, listener: BaseServer) -> None:
-        self._listeners.append(listener)
-        threading.Thread(target=listener.serve_forever, daemon=True).start()
-
-
-def find_page(reports: Reports, path: str) -> object:
-    """Returns what a management call is answered with; nothing for an unknown one."""
+def find_page(reports: Reports, path: str, is_private: bool) -> object:
+    """Returns /metrics as text, or the JSON of a management call; nothing for an unknown one."""
+    if path == "/metrics":
+        return reports.format_metrics()
+    if not is_private:
+        return None
     match [unquote(part) for part in path.split("/")[1:]]:
         case ["models"]:
             return reports.list_models()
@@ -197,59 +166,3 @@ def find_page(reports: Reports, path: str) -> object:
         case ["models", name, version]:
             return reports.describe(name, None if version == "all" else version)
     return None
-
-
-class _Answer(BaseHTTPRequestHandler):
-    """One connection, which ends after its answer."""
-
-    timeout = 10.0
-
-    def __init__(self, reports: Reports, has_management: bool, *args: Any) -> None:
-        self._reports, self._has_management = reports, has_management
-        super().__init__(*args)
-
-    def do_GET(self) -> None:
-        path = urlsplit(self.path).path
-        text, status = json.dumps({"code": 404, "message": "no such page"}), 404
-        if path == "/metrics":
-            text, status = self._reports.format_metrics(), 200
-        elif self._has_management:
-            page = find_page(self._reports, path)
-            text, status = (json.dumps(page), 200) if page else (text, status)
-        body = text.encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Writes no line per request."""
-
-
-class _Quiet(BaseServer):
-    """Serves few connections at a time: a new one takes the place of the oldest."""
-
-    daemon_threads = allow_reuse_address = True
-    request_queue_size = 4 * MOST_CONNECTIONS
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._open: deque[socket.socket] = deque()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self._open.append(request)
-        if len(self._open) > MOST_CONNECTIONS:
-            with contextlib.suppress(OSError):  # its thread has closed it
-                self._open.popleft().shutdown(socket.SHUT_RDWR)
-        super().process_request(request, client_address)
-
-    def handle_error(self, *_: object) -> None:
-        """Prints no traceback for a client that has left."""
-
-
-class _UnixServer(_Quiet, ThreadingUnixStreamServer):
-    pass
-
-
-class _TCPServer(_Quiet, ThreadingTCPServer):
-    pass

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from offpath.archive.mar_file import MarFile, read_mar, unpack_mar
@@ -17,7 +18,7 @@ from offpath.errors import MissingPackage, WrongOption
 from offpath.handler.process.host_limits import count_cores
 from offpath.handler.process.lazy_imports import is_installed
 from offpath.serving.granian.plan import ForeignSettings, Plan, WorkerPlan
-from offpath.serving.granian.reports import Reports, StatusPages
+from offpath.serving.granian.reports import Reports, find_page
 from offpath.serving.granian.slots import plan_models
 from offpath.serving.server.served_model import ServedModel, name_socket
 from offpath.serving.server.server import Server
@@ -25,9 +26,9 @@ from offpath.serving.server.server_settings import (
     DEFAULTS,
     ServerSettings,
     read_config,
-    socket_kinds,
     socket_path,
 )
+from offpath.serving.server.status_pages import StatusPages
 
 # One folder for each GPU.
 DRIVER = Path("/proc/driver/nvidia/gpus")
@@ -47,7 +48,6 @@ class GranianServer(Server):
         super().__init__(settings)
         self._models: list[ServedModel] = []
         self._reports = Reports([], "")
-        self._pages = StatusPages(self._reports)
 
     def links(self) -> dict[str, Path]:
         links = super().links()
@@ -90,10 +90,6 @@ class GranianServer(Server):
                 return False
         return True
 
-    def stop(self) -> None:
-        super().stop()
-        self._pages.close()
-
     def _launch(self, folder: Path) -> None:
         """Starts the supervisor, which imports torch while the archives are unpacked."""
         if not (is_installed("granian") and is_installed("uvloop")):
@@ -117,8 +113,8 @@ class GranianServer(Server):
             pass_fds = [theirs.fileno()]
             self._start_process(program + store + run, environment, log, pass_fds=pass_fds)
         self._reports = Reports(self._models, socket.gethostname())
-        self._pages = StatusPages(self._reports)
-        for kind in {"management", *socket_kinds(self.settings)} - {"inference"}:
+        self._pages = StatusPages(partial(find_page, self._reports))
+        for kind in ("management", "metrics"):
             self._pages.open_socket(socket_path(folder, kind))
         if not self.settings.unix_sockets:
             self._pages.open_port(self.settings.host, self.ports.metrics)

@@ -38,6 +38,7 @@ from offpath.serving.server.server_settings import (
     socket_kinds,
     socket_path,
 )
+from offpath.serving.server.status_pages import StatusPages
 
 T = TypeVar("T")
 STOP_TIMEOUT_S = 15.0
@@ -72,6 +73,7 @@ class Server(ABC):
         self._log_dir: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: Guard | None = None
+        self._pages: StatusPages | None = None
         self._ports: Ports | None = None
         self._failed = False
         self._log_start = 0
@@ -231,6 +233,8 @@ class Server(ABC):
             self._process.wait()
         if self._guard is not None:
             self._guard.release()
+        if self._pages is not None:
+            self._pages.close()
         if self._tmp_dir is not None:
             keep_logs = self._failed and self._log_dir == self._tmp_dir / "logs"
             remove_folder(self._tmp_dir, keep="logs" if keep_logs else None)

@@ -118,7 +118,9 @@ def socket_kinds(settings: ServerSettings) -> tuple[str, ...]:
     """Returns those of inference, management and metrics that listen on Unix sockets."""
     if settings.unix_sockets:
         return ("inference", "management", "metrics")
-    return ("management",) if settings.management_port is None else ()
+    # `offpath serve` answers at the port of /metrics, with what the server says and more.
+    metrics = () if settings.stock else ("metrics",)
+    return (*metrics, "management") if settings.management_port is None else metrics
 
 
 def socket_path(folder: Path, kind: str) -> Path:

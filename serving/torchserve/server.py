@@ -7,7 +7,10 @@ import secrets
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
+
+import httpx
 
 from offpath.archive.photographs import SAMPLE
 from offpath.errors import ExpectedError
@@ -18,6 +21,7 @@ from offpath.serving.server.management import UNIX, ManagementClient, ModelStatu
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_log import MAX_LINES, LogLine, has_exception, read_log
 from offpath.serving.server.server_settings import LOOPBACK, ServerSettings, socket_kinds
+from offpath.serving.server.status_pages import StatusPages, format_workers
 from offpath.serving.torchserve.launch import (
     build_properties,
     choose_grpc_ports,
@@ -46,6 +50,8 @@ NEXT_ATTEMPT_S = 6.0
 WARM_UP_PER_WORKER = 20
 WARM_UP_CLIENTS = 8
 WARM_UP_TIMEOUT_S = 60.0
+# Prometheus waits for ten seconds.
+PAGE_TIMEOUT_S = 4.0
 
 
 def find_load_failure(lines: list[LogLine]) -> tuple[str, list[str]] | None:
@@ -173,6 +179,26 @@ class TorchServe(Server):
                 console,
                 cwd=folder,
             )
+
+        if not (self.settings.unix_sockets or self.settings.stock):
+            self._pages = StatusPages(self._find_page)
+            self._pages.open_port(self.settings.host, self.ports.metrics)
+
+    def _find_page(self, path: str, _: bool) -> str | None:
+        """Returns Java's /metrics, and the workers of each model, which Java does not count."""
+        if path != "/metrics":
+            return None
+        counts = {}
+        try:
+            with open_http(f"{UNIX}{self.socket('metrics')}", timeout=PAGE_TIMEOUT_S) as client:
+                page = client.get(path).text
+            with ManagementClient(self.management_url, timeout_s=PAGE_TIMEOUT_S) as management:
+                for status in chain(*map(management.describe, self.model_names())):
+                    key = status.model_name, status.model_version
+                    counts[key] = status.ready_workers, status.min_workers
+        except (ExpectedError, httpx.HTTPError):
+            return None  # so that Prometheus sees a server that does not answer
+        return page + "".join(f"{line}\n" for line in format_workers(counts))
 
     def _log_lines(self) -> list[LogLine]:
         return super()._log_lines() + read_log(self.log_dir / CONSOLE_LOG)

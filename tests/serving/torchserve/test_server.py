@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import shutil
+import signal
 import socket
 import ssl
 import stat
@@ -158,3 +161,25 @@ def test_archive_that_is_none_is_named(tmp_path: Path) -> None:
     mar.write_bytes(b"not a zip")
     with pytest.raises(ExpectedError, match="broken.mar is not a TorchServe archive"):
         TorchServe(make_settings(mar)).start()
+
+
+def test_metrics_count_the_workers_of_a_model_that_dies(second: TorchServe) -> None:
+    def count(what: str) -> float:
+        page = httpx.get(f"{second.metrics_url}/metrics", trust_env=False)
+        assert page.headers["content-type"].startswith("text/plain")
+        (number,) = re.findall(
+            rf'^offpath_workers_{what}{{model="echo",version="1.0"}} (\d+)$', page.text, re.M
+        )
+        return int(number)
+
+    def is_dead() -> bool:
+        for pid in second.worker_pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return count("ready") == 0
+
+    wanted = count("wanted")
+    eventually(lambda: count("ready") == wanted > 0)
+    eventually(is_dead)
+    assert count("wanted") == wanted
+    eventually(lambda: count("ready") == wanted)
