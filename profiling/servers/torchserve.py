@@ -181,7 +181,6 @@ class TorchServeAdapter(Adapter):
             server=self.server,
             stock=self.stock,
             inference_port=0,
-            management_port=0,
             metrics_port=0,
             log_dir=self._store / "logs",
             overrides=self.overrides,

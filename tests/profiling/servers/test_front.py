@@ -29,3 +29,11 @@ def test_it_answers_through_nginx_and_leaves_nothing(tmp_path: Path) -> None:
         assert len(groups["workers"]) == 2
         pids = [pid for group in groups.values() for pid in group]
     eventually(lambda: not any(map(is_alive, pids)))
+
+
+@pytest.mark.server
+def test_granian_without_the_front_door_answers(tmp_path: Path) -> None:
+    server = SERVERS["offpath-granian-direct"](load_model("near-free"), 2)
+    server.prepare(tmp_path / "granian")
+    with server.running() as running:
+        assert httpx.post(running.predict_url, content=jpeg(size=(64, 48))).status_code == 200
