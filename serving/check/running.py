@@ -65,7 +65,12 @@ def check_server(url: str, token: str | None = None) -> Iterator[Finding]:
             archive = _find_archive(process, archive_url)
             for status in management.describe(name):
                 if status.ready_workers:  # otherwise nobody would answer
-                    status = management.describe_worker(name, status.model_version)
+                    try:
+                        status = management.describe_worker(name, status.model_version)
+                    except ExpectedError as error:
+                        area, cure = f"{name} {status.model_version}", f"read the end of {log}"
+                        yield wrong(area, "workers", f"one ended while it was asked: {error}", cure)
+                        continue
                 yield from check_model(status, archive)
                 has_ours |= status.described.get("handler") == "offpath"
     if has_ours and metrics:

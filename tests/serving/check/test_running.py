@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,12 @@ import pytest
 
 from offpath.archive.mar_file import MarFile
 from offpath.handler.prediction_log.sink_file import make_sink_folder_name, write_last_error
+from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.check.running import check_model, check_server
 from offpath.serving.finding import Finding, State
 from offpath.serving.server.management import ModelStatus
 from offpath.serving.torchserve.server import TorchServe
+from tests.support.answering_server import answering_server
 from tests.support.echo_archive import make_settings
 
 STATUS = ModelStatus("a", "1.0", "a.mar", 2, 2, 8, 1, 60, 60, ("READY",) * 2, (1, 2))
@@ -110,6 +113,25 @@ def test_an_engine_that_does_not_serve_is_lost_if_the_archive_has_it() -> None:
         if one.subject == "engine not used"
     ]
     assert found == [(State.LOST, "moved by 0.3")]
+
+
+def test_a_worker_that_ends_while_it_is_asked_is_a_finding() -> None:
+    """It ended the check with an error, in a drill."""
+    workers = [{"status": "READY", "pid": 1}]
+    model = {"modelName": "a", "modelVersion": "1.0", "modelUrl": "a.mar", "workers": workers}
+    model |= ServingSettings().list_numbers()
+
+    def respond(path: str, _: bytes) -> tuple[int, bytes]:
+        if "customized" in path:
+            return 500, b'{"code": 500, "message": "Worker died."}'
+        listed = {"models": [{"modelName": "a", "modelUrl": "a.mar"}]}
+        return 200, json.dumps(listed if path.startswith("/models?") else [model]).encode()
+
+    with answering_server() as answers:
+        answers.respond = respond
+        findings = list(check_server(answers.url))
+    (found,) = [one for one in findings if one.state is State.WRONG]
+    assert found.subject == "workers" and "Worker died" in str(found.found)
 
 
 def test_server_that_does_not_answer_is_wrong() -> None:
