@@ -95,6 +95,11 @@ def import_shared() -> None:
         # Saves half a second of CPU in each worker while its model loads.
         with contextlib.suppress(ImportError):
             import aiobotocore.session  # noqa: F401
+    forget_offpath()
+
+
+def forget_offpath() -> None:
+    """Lets the next import of `offpath` find another one, such as an archive's."""
     for name in [n for n in sys.modules if n.partition(".")[0] == "offpath"]:
         del sys.modules[name]
 

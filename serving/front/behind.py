@@ -128,7 +128,7 @@ def describe_models(server: Server) -> list[ModelStatus] | None:
     """Returns every version of every model; None if the server does not answer."""
     try:
         with server.management() as management:
-            return [status for name in server.model_names() for status in management.describe(name)]
+            return management.describe_all(server.model_names())
     except ExpectedError:
         return None
 

@@ -20,7 +20,7 @@ from offpath.handler.error_kinds import OF_DOOR
 from offpath.handler.latency import REQUEST_BUCKETS, Histograms, name_class
 from offpath.serving.front.nginx_config import DOOR_METRICS, REPLIES
 from offpath.serving.front.splits import Split
-from offpath.serving.server.status_pages import format_workers
+from offpath.serving.server.status_pages import LABELS, format_workers
 
 MOST_BYTES = 4 << 20
 # Seconds, status, error type and MODEL/VERSION of a canary, or the status of a copy, as the formats
@@ -32,7 +32,6 @@ LINE = re.compile(
 COPIES = ("200", "502", "504")
 # Statuses that a canary has a number of from the beginning.
 OF_CANARIES = ("200", "500", "503")
-LABELS = 'model="{}",version="{}"'
 # A canary only fails if it has failed at least so often, over so many seconds, without a 200.
 FAILURES = 10
 FAILING_S = 5.0

@@ -30,6 +30,7 @@ from offpath.handler.errors import ItemError
 from offpath.handler.request.body_from_front_door import FORM, MULTIPART, DoorBodies
 from offpath.handler.request.forms import Body, read_form, split_multipart
 from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, PREFIX, TYPE_HEADER
+from offpath.serving.fork.children import forget_offpath
 from offpath.serving.granian.metric_sums import MetricSums
 from offpath.serving.granian.plan import ForeignSettings
 from offpath.serving.service.messages import Refused, Reply, Request
@@ -144,9 +145,6 @@ class ForeignHandler:
                     return value.decode()
         return bytearray(value)
 
-    def warm_up(self) -> None:
-        """Does nothing: only the archive's users know what its handler accepts."""
-
     def describe(self) -> dict[str, Any]:
         return {"device": self._device}
 
@@ -168,8 +166,7 @@ def enter_archive(folder: Path, handler: str) -> None:
         *(entry for entry in sys.path if entry and Path(entry).resolve() != ROOT),
     ]
     if (folder / "offpath.py").exists() or (folder / "offpath").is_dir():
-        for name in [one for one in sys.modules if one.partition(".")[0] == "offpath"]:
-            del sys.modules[name]
+        forget_offpath()
 
 
 def make_parameters(body: Body, content_type: str) -> list[Parameter]:

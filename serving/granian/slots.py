@@ -67,12 +67,14 @@ def plan_models(
 
 def check_needs_no_java(archive: MarFile) -> None:
     """Raises WrongOption if an archive asks for what only TorchServe's Java part can do."""
+    if archive.has_our_handler:
+        return
     for key in JAVA_KEYS:
-        if not archive.has_our_handler and (archive.model_config or {}).get(key):
+        if (archive.model_config or {}).get(key):
             raise WrongOption(
                 f"{archive.path} asks for {key}, which only TorchServe has; use --server torchserve"
             )
-    if not archive.has_our_handler and not archive.handler:
+    if not archive.handler:
         raise WrongOption(f"{archive.path} names no handler in its manifest")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,6 +109,9 @@ class ManagementClient:
     def describe(self, model_name: str) -> list[ModelStatus]:
         """Returns every version of a model with the settings in force."""
         return [parse_status(entry) for entry in self._call("GET", f"/models/{model_name}/all")]
+
+    def describe_all(self, model_names: Iterable[str]) -> list[ModelStatus]:
+        return [status for name in model_names for status in self.describe(name)]
 
     def describe_worker(self, model_name: str, version: str) -> ModelStatus:
         """Returns one version with its handler's description; the question waits in the queue."""

@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from pathlib import Path
 
 import httpx
@@ -179,7 +178,6 @@ class TorchServe(Server):
                 console,
                 cwd=folder,
             )
-
         if not (self.settings.unix_sockets or self.settings.stock):
             self._pages = StatusPages(self._find_page)
             self._pages.open_port(self.settings.host, self.ports.metrics)
@@ -193,7 +191,7 @@ class TorchServe(Server):
             with open_http(f"{UNIX}{self.socket('metrics')}", timeout=PAGE_TIMEOUT_S) as client:
                 page = client.get(path).text
             with ManagementClient(self.management_url, timeout_s=PAGE_TIMEOUT_S) as management:
-                for status in chain(*map(management.describe, self.model_names())):
+                for status in management.describe_all(self.model_names()):
                     key = status.model_name, status.model_version
                     counts[key] = status.ready_workers, status.min_workers
         except (ExpectedError, httpx.HTTPError):
@@ -205,14 +203,11 @@ class TorchServe(Server):
 
     def _all_ready(self, management: ManagementClient) -> bool:
         try:
-            for name in self.model_names():
-                for status in management.describe(name):
-                    if status.ready_workers < max(1, status.min_workers):
-                        return False
+            statuses = management.describe_all(self.model_names())
         except ExpectedError:
             # TorchServe does not listen yet.
             return False
-        return True
+        return all(one.ready_workers >= max(1, one.min_workers) for one in statuses)
 
     def _raise_if_failed(self) -> None:
         if find_load_failure(self._log_lines()) is not None:
