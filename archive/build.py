@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from offpath.archive import Say, say_nothing
+from offpath.archive import Say, no_network, say_nothing
 from offpath.archive.custom_handler import CustomHandler
 from offpath.archive.engine_files.engine_folder import (
     build_engine_folder,
@@ -39,14 +39,18 @@ from offpath.handler.custom_handler import MARK_FILE
 from offpath.handler.model.engines.engine import FOLDER
 from offpath.handler.model.outputs import OneOutput, keep_one_output
 
-# What the worker does in `_load_pickled_model`, without TorchServe.
+# What the worker does in `_load_pickled_model`, without TorchServe and without the network.
 PROGRAM = """
 import importlib, inspect, sys
 from offpath.handler.model.weights import make_with_weights
+guard = network_refused()
+guard.__enter__()
 module = importlib.import_module(sys.argv[1])
 own = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
 make_with_weights(own[0], sys.argv[2])
 """
+# Where this user's downloads lie, which other hosts lack.
+NO_CACHES = {"TORCH_HOME": "none", "HF_HOME": "none", "HF_HUB_OFFLINE": "1"}
 # OSError, ImportError and the subclasses of them that a missing file causes.
 FILE_ERROR = re.compile(r"(File|Module)NotFound|Import|OS|NotADirectory|IsADirectory")
 PACKAGE_DIR = Path(__file__).parent.parent
@@ -64,6 +68,7 @@ OUR_FILES = (
     "index_to_name.json",
     "MAR-INF",
 )
+OUR_FOLDERS = {"offpath", FOLDER}
 
 
 def check_loads_alone(archive: Path, model_file: str, weights_file: str) -> None:
@@ -78,12 +83,13 @@ def check_loads_alone(archive: Path, model_file: str, weights_file: str) -> None
     with tempfile.TemporaryDirectory(prefix="offpath-alone-") as folder:
         with zipfile.ZipFile(archive) as file:
             file.extractall(folder)
+        program = Path(no_network.__file__).read_text(encoding="utf-8") + PROGRAM
         # As TorchServe does, the archive's folder comes before the user's PYTHONPATH.
         path = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, Path(model_file).stem, weights_file],
+            [sys.executable, "-c", program, Path(model_file).stem, weights_file],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+            env={**os.environ, **NO_CACHES, "PYTHONPATH": os.pathsep.join(path)},
             capture_output=True,
             text=True,
         )
@@ -271,6 +277,8 @@ def normalise_archive(source: Path, target: Path) -> None:
 def _check_extra_files(spec: ArchiveSpec) -> None:
     taken = {*OUR_FILES}
     taken |= {name.partition("/")[0] for name in spec.source.files}
+    for folder in OUR_FOLDERS & taken:
+        raise WrongOption(f"the model's files are in a folder {folder!r}, as ours are; rename it")
     if spec.source.model_file is not None:
         taken.add(spec.source.model_file.name)
     if spec.handler is not None:

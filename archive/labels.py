@@ -15,8 +15,8 @@ def read_labels(path: Path, say: Say = say_nothing) -> list[str]:
     """Reads a file with one label per line, TorchServe's index_to_name.json, or a config.json.
 
     A value of the JSON is a label, or a list that ends with one: {"0": "cat"},
-    {"0": ["n02123045", "cat"]}. The config.json of a Hugging Face model has labels under
-    `id2label`.
+    {"0": ["n02123045", "cat"]}. Older examples of TorchServe have a list under
+    `object_type_names`, and the config.json of a Hugging Face model has labels under `id2label`.
 
     Args:
         say: told which labels several classes share; these get the index.
@@ -58,8 +58,9 @@ def _from_json(path: Path, text: str) -> list[str]:
         mapping = json.loads(text)
     except ValueError as error:
         raise WrongOption(f"{path.name} is not JSON: {error}") from error
-    if isinstance(mapping, dict) and isinstance(mapping.get("id2label"), dict):
-        mapping = mapping["id2label"]
+    for key, kind in (("id2label", dict), ("object_type_names", list)):
+        if isinstance(mapping, dict) and isinstance(mapping.get(key), kind):
+            mapping = mapping[key]
     if isinstance(mapping, list) and all(isinstance(label, str) for label in mapping):
         return mapping
     if not isinstance(mapping, dict):

@@ -88,7 +88,8 @@ def find_output(
         WrongOption: the outputs have no `wanted`, or without it no `logits` and no first tensor.
     """
     try:
-        outputs = _run(module.eval(), geometry)
+        module.eval()  # on its own line: a class may override it and return nothing
+        outputs = _run(module, geometry)
     except Exception:
         return wanted  # count_classes explains why the model refuses its input
     if isinstance(outputs, torch.Tensor):
@@ -213,7 +214,8 @@ def summarise_outputs(
     Raises:
         WrongOption: the best output for a photograph is NaN or infinite.
     """
-    engine = EagerEngine(model.eval(), config, torch.device("cpu"))
+    model.eval()
+    engine = EagerEngine(model, config, torch.device("cpu"))
     few = torch.from_numpy(photographs[:: -(-len(photographs) // IMAGES)])
     with torch.inference_mode():
         outputs = torch.cat([engine(image).float() for image in few.split(1)])

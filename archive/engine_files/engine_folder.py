@@ -137,8 +137,9 @@ def has_torchscript(model: torch.nn.Module) -> bool:
 def count_flop(model: torch.nn.Module, geometry: InputGeometry) -> int:
     """Counts the floating-point operations of convolutions and matrix products for one image."""
     height, width, channels = geometry.shape
+    model.eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model.eval()(torch.zeros(1, channels, height, width))
+        model(torch.zeros(1, channels, height, width))
     return int(counter.get_total_flops())
 
 
@@ -165,7 +166,8 @@ def build_engine_folder(
     if (plan.engine, plan.precision) == ("eager", "fp32"):
         return
     folder.mkdir(parents=True, exist_ok=True)
-    _EngineFolder(plan, model.eval(), config, folder, say).fill(photographs)
+    model.eval()
+    _EngineFolder(plan, model, config, folder, say).fill(photographs)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,9 @@ from typing import Any
 import torch
 
 from offpath.archive.model_probe import format_error
+from offpath.archive.no_network import network_refused
 from offpath.errors import WrongOption
+from offpath.handler.model.weights import working_folder
 
 # Modules that the worker imports. The archive's folder comes before them on its path.
 RESERVED_MODULES = frozenset(
@@ -128,7 +130,7 @@ def check_shadowing(path: Path) -> None:
 
 
 class _Folder:
-    """The folder of a definition; first on the import path while the definition's code runs.
+    """The folder of a definition; while its code runs, it is where imports and files are sought.
 
     Attributes:
         modules: modules imported from the folder so far, by name.
@@ -148,7 +150,8 @@ class _Folder:
         sys.path.insert(0, str(self._folder))
         importlib.invalidate_caches()
         try:
-            yield
+            with working_folder(self._folder), network_refused():
+                yield
         finally:
             sys.path.remove(str(self._folder))
             for name, module in list(sys.modules.items()):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from offpath.archive import Say, say_nothing
 from offpath.archive.model_probe import format_error
@@ -85,7 +87,26 @@ class _Wanted:
         """Loads the file and returns what finds a model's weights in it."""
         path = Path(self.weights or "")
         loaded = load_checkpoint(path, self.say)
-        return lambda model: find_state_dict(loaded, path, frozenset(model.state_dict()), self.say)
+
+        def find(model: torch.nn.Module) -> StateDict:
+            converts = type(model).load_state_dict is not torch.nn.Module.load_state_dict
+            if converts and isinstance(loaded, Mapping):
+                # As TorchServe does: the class may also unwrap its checkpoints.
+                with contextlib.suppress(Exception):
+                    return _convert(model, loaded)
+            names = frozenset(torch.nn.Module.state_dict(model))
+            found = find_state_dict(loaded, path, names, self.say)
+            if not converts:
+                return found
+            try:
+                return _convert(model, found)
+            except Exception as error:
+                raise WrongOption(
+                    f"the weights {path} do not fit the model; its own load_state_dict fails with "
+                    f"{type(error).__name__}: {' '.join(str(error).split())[:ERROR_SHOWN]}"
+                ) from error
+
+        return find
 
     def refuse(self, what: str) -> None:
         """Raises WrongOption if --weights is passed with a file that holds its own weights."""
@@ -230,7 +251,15 @@ def _from_definition(
 def _seed(make: Callable[[], torch.nn.Module]) -> StateDict:
     """Makes the same random weights each time, whatever was drawn before."""
     torch.manual_seed(RANDOM_SEED)
-    return make().state_dict()
+    return torch.nn.Module.state_dict(make())
+
+
+def _convert(module: torch.nn.Module, checkpoint: Mapping[str, Any]) -> StateDict:
+    """Loads a checkpoint in the model's own way; returns copies by the names of its modules."""
+    module.load_state_dict(dict(checkpoint))
+    # Some classes override state_dict too, and some change weights in their eval.
+    weights = torch.nn.Module.state_dict(module)
+    return {name: value.detach().clone() for name, value in weights.items()}
 
 
 def _fit(module: torch.nn.Module, state_dict: StateDict, source: str) -> StateDict:
@@ -239,37 +268,33 @@ def _fit(module: torch.nn.Module, state_dict: StateDict, source: str) -> StateDi
     Raises:
         WrongOption: names the keys that do not fit.
     """
-    if type(module).load_state_dict is not torch.nn.Module.load_state_dict:
-        # The class converts its checkpoints, as TorchServe's example of DenseNet does.
-        try:
-            module.load_state_dict(dict(state_dict))
-        except Exception as error:
-            raise WrongOption(
-                f"the weights {source} do not fit the model; its own load_state_dict fails with "
-                f"{type(error).__name__}: {' '.join(str(error).split())[:ERROR_SHOWN]}"
-            ) from error
-        return torch.nn.Module.state_dict(module)
-    own = module.state_dict()
-    missing = [key for key in own if key not in state_dict]
-    unexpected = [key for key in state_dict if key not in own]
+    problems = _find_problems(torch.nn.Module.state_dict(module), state_dict)
+    try:
+        torch.nn.Module.load_state_dict(module, dict(state_dict))
+    except Exception as error:
+        reason = "; ".join(problems) or format_error(error)
+        raise WrongOption(f"the weights {source} do not fit the model; {reason}") from error
+    # Layers add what checkpoints of an older torch lack, and hooks rename.
+    return torch.nn.Module.state_dict(module) if problems else state_dict
+
+
+def _find_problems(own: StateDict, given: StateDict) -> list[str]:
+    """Lists the names and shapes in which a state dict differs from the model's."""
     shapes = [
-        f"{key} is {list(state_dict[key].shape)}, the model has {list(own[key].shape)}"
+        f"{key} is {list(given[key].shape)}, the model has {list(own[key].shape)}"
         for key in own
-        if key in state_dict and state_dict[key].shape != own[key].shape
+        # A lazy layer takes its shape from the weights.
+        if key in given and not is_lazy(own[key]) and given[key].shape != own[key].shape
     ]
-    problems = [
+    return [
         f"{title}: {', '.join(keys[:KEYS_SHOWN])}" + (", ..." if len(keys) > KEYS_SHOWN else "")
         for title, keys in (
-            ("missing", missing),
-            ("unexpected", unexpected),
+            ("missing", [key for key in own if key not in given]),
+            ("unexpected", [key for key in given if key not in own]),
             ("shape", shapes),
         )
         if keys
     ]
-    if problems:
-        raise WrongOption(f"the weights {source} do not fit the model; " + "; ".join(problems))
-    module.load_state_dict(dict(state_dict))
-    return state_dict
 
 
 def _load_script(path: Path) -> torch.nn.Module:

@@ -7,7 +7,7 @@ unpickled that could run. The user is told what will differ from the stock handl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from offpath.archive.mar_file import MANIFEST, MarFile, read_mar, unpack_mar
@@ -32,7 +32,8 @@ class OldArchive:
         weights: the state dict of the class file; None for TorchScript.
         labels: index_to_name.json, or None.
         server: batch, worker and time-out settings.
-        extra_files: all other files.
+        extra_files: all other files at its root.
+        nested_files: those in folders, by their names.
         changes: what will differ from the stock handler, one line each.
     """
 
@@ -43,6 +44,7 @@ class OldArchive:
     labels: Path | None
     server: dict[str, Any]
     extra_files: tuple[Path, ...]
+    nested_files: dict[str, Path]
     changes: tuple[str, ...]
 
 
@@ -70,6 +72,11 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
     files = {key: model.get(f"{key}File") for key in ("model", "serialized", "config")}
     if files["serialized"] is None:
         raise WrongOption(f"{path.name} has no weights (no serializedFile in its manifest)")
+    if files["serialized"].endswith(".so"):
+        raise WrongOption(
+            f"{path.name} holds machine code for one device ({files['serialized']}); build it from "
+            "the program of torch.export.save: --model FILE.pt2"
+        )
     unpack_mar(archive, folder)
     serialized = folder / files["serialized"]
     labels = folder / LABELS_FILE if LABELS_FILE in names else None
@@ -82,8 +89,7 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
         changes.append(
             f"{model['requirementsFile']} is left out: install its packages where the workers run"
         )
-    extra, left_out = _sort_extra(folder, names - known)
-    changes += left_out
+    others = sorted(names - known)
     return OldArchive(
         name=archive.model_name,
         version=archive.model_version,
@@ -91,7 +97,8 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
         weights=serialized if files["model"] else None,
         labels=labels,
         server=server,
-        extra_files=extra,
+        extra_files=tuple(folder / name for name in others if "/" not in name),
+        nested_files={name: folder / name for name in others if "/" in name},
         changes=tuple(changes + STOCK_CHANGES),
     )
 
@@ -125,10 +132,3 @@ def _read_server(archive: MarFile) -> tuple[dict[str, Any], list[str]]:
         except WrongOption:
             changes.append(f"{key}: {value!r} of model-config.yaml is left out")
     return kept, changes
-
-
-def _sort_extra(folder: Path, names: frozenset[str]) -> tuple[tuple[Path, ...], list[str]]:
-    """Separates files at the root, which our archive keeps, from those in folders, left out."""
-    nested = sorted(name for name in names if len(PurePosixPath(name).parts) > 1)
-    extra = tuple(folder / name for name in sorted(names.difference(nested)))
-    return extra, [f"left out: {', '.join(nested)}"] if nested else []

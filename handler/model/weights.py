@@ -8,7 +8,10 @@ therefore hold convolutions channels last, as the engine needs them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -56,9 +59,24 @@ def make_with_weights(make_model: Callable[[], torch.nn.Module], path: str) -> t
         pickle.UnpicklingError: the file holds anything but tensors.
     """
     weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    with RandomFillsSkipped():
+    with RandomFillsSkipped(), working_folder(Path(path).parent):
         model = make_model()
     # A class may override the method, to convert its old checkpoints and without `assign`. The
     # archive's weights are converted already.
     torch.nn.Module.load_state_dict(model, weights, assign=True)
     return model.float()  # a copy only if the weights were saved in half precision
+
+
+@contextlib.contextmanager
+def working_folder(folder: Path) -> Iterator[None]:
+    """Changes to a folder for a while: a model's code may open files of its archive by name.
+
+    TorchServe's workers live there; those of other servers do not.
+    """
+    before = os.open(".", os.O_RDONLY)  # its path may be gone
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.fchdir(before)
+        os.close(before)

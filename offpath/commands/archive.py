@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -198,6 +199,8 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
         make_model_config(preset, server, settings)
         _say(f"running {old.model.name} of {options['old']}, which is Python code")
     source = load_model_source(options["model"], options["weights"], _say)
+    if old is not None:
+        source = replace(source, files={**old.nested_files, **source.files})
     settings = merge_preprocessing(source.handler, settings)
     spec = ArchiveSpec(
         name=name,

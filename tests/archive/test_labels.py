@@ -25,6 +25,11 @@ def write(folder: Path, name: str, content: str | bytes) -> Path:
         pytest.param("a.json", '{"2": "ni\u00f1o", "0": "cat", "1": "dog"}', id="json-by-index"),
         pytest.param(
             "index_to_name.json",
+            '{"object_type_names": ["cat", "dog", "ni\\u00f1o"]}',
+            id="torchserves-older-examples",
+        ),
+        pytest.param(
+            "index_to_name.json",
             '{"0": ["n01", "cat"], "1": ["n02", "dog"], "2": ["n03", "ni\u00f1o"]}',
             id="torchserves-pairs",
         ),

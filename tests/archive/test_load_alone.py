@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from offpath.archive.build import build_archive
 from offpath.errors import WrongOption
@@ -48,3 +49,17 @@ def test_an_error_that_is_not_about_files_is_not_blamed_on_files(
     with pytest.raises(WrongOption, match="KeyError: 'pytest'; a worker would") as it:
         build_archive(spec, tmp_path)
     assert "--extra-file" not in str(it.value)
+
+
+def test_a_model_that_needs_this_users_downloads_is_refused(
+    make_spec: MakeSpec, model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached = tmp_path / "hub" / "checkpoints" / "w.pth"
+    cached.parent.mkdir(parents=True)
+    torch.save({}, cached)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    downloads = "torch.hub.load_state_dict_from_url('http://127.0.0.1:9/w.pth')"
+    model_file.write_text(READS.replace("open({path}).close()", downloads))
+    spec = replace(make_spec(labels=["a", "b", "c"]), checks_answers=True)
+    with pytest.raises(WrongOption, match="opens http://127.0.0.1:9/w.pth.*weights=None"):
+        build_archive(spec, tmp_path)

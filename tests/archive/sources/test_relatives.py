@@ -1,0 +1,194 @@
+"""Archives whose model does more than others: converted as TorchServe loads it, or refused."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from offpath.archive.build import save_weights
+from offpath.archive.model_probe import choose_activation, count_classes
+from offpath.archive.sources.definition import read_definition
+from offpath.archive.sources.model_source import load_model_source
+from offpath.archive.sources.stock_archive import unpack
+from offpath.errors import WrongOption
+from offpath.handler.config import HandlerConfig
+from offpath.handler.model.weights import make_with_weights
+from tests.support.hostile_archives import pack
+
+STOCK = {
+    **{"modelName": "m", "handler": "image_classifier"},
+    **{"modelFile": "net.py", "serializedFile": "net.pth"},
+}
+NET = """
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        {init}
+        self.norm = torch.nn.BatchNorm2d(3)
+        self.fc = {layer}
+
+    def forward(self, images):
+        return self.fc(self.norm(images).mean((2, 3)))
+
+    {method}
+"""
+OWN_STATE = """
+    def state_dict(self, *args, **kwargs):
+        return {"net." + k: v for k, v in super().state_dict(*args, **kwargs).items()}
+"""
+UNWRAPS = """
+    def load_state_dict(self, checkpoint, strict=True):
+        weights = checkpoint["ours"]["net"]
+        return super().load_state_dict({k[2:]: v for k, v in weights.items()}, strict)
+"""
+HOOKED = """
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        for key in [key for key in state_dict if key.startswith("head.")]:
+            state_dict["fc." + key[5:]] = state_dict.pop(key)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+"""
+OWN_EVAL = """
+    def eval(self):
+        self.train(False)
+        self.fc.weight.data.mul_(2)
+"""
+LOSES_SELF = """
+    def train(self, mode=True):
+        super().train(mode)
+"""
+
+
+def write_net(init: str = "", layer: str = "torch.nn.Linear(3, 4)", method: str = "") -> str:
+    return NET.format(init=init, layer=layer, method=method.lstrip())
+
+
+def make_weights() -> dict[str, torch.Tensor]:
+    torch.manual_seed(3)
+    return {
+        "norm.weight": torch.rand(3),
+        "norm.bias": torch.rand(3),
+        "norm.running_mean": torch.rand(3),
+        "norm.running_var": torch.rand(3),
+        "norm.num_batches_tracked": torch.tensor(7),
+        "fc.weight": torch.rand(4, 3),
+        "fc.bias": torch.rand(4),
+    }
+
+
+def rename(rule: Callable[[str], str]) -> dict[str, torch.Tensor]:
+    return {rule(name): value for name, value in make_weights().items()}
+
+
+def lack_counters() -> dict[str, torch.Tensor]:
+    weights = make_weights()
+    del weights["norm.num_batches_tracked"]
+    return weights
+
+
+def make_old(folder: Path, text: str, checkpoint: Any, legacy: bool = False) -> Path:
+    torch.save(checkpoint, folder / "w.pth", _use_new_zipfile_serialization=not legacy)
+    files = {"net.py": text.encode(), "net.pth": (folder / "w.pth").read_bytes()}
+    files["sizes.txt"] = files["parts/sizes.txt"] = b"4"
+    pack(folder / "old.mar", {"model": STOCK}, files)
+    return folder / "old.mar"
+
+
+def run_as_torchserve(old: Path, folder: Path, images: torch.Tensor) -> torch.Tensor:
+    """Loads the archive's model with the calls of `_load_pickled_model` in base_handler.py."""
+    unpack(old, folder)
+    model = read_definition(folder / "net.py", None).make()
+    model.load_state_dict(torch.load(folder / "net.pth", weights_only=True))
+    model.eval()
+    with torch.inference_mode():
+        return model(images)
+
+
+CONVERTED = {
+    "own state_dict": (write_net(method=OWN_STATE), make_weights()),
+    "unwraps its checkpoint": (
+        write_net(method=UNWRAPS),
+        {"ours": {"net": rename(lambda name: f"x.{name}")}, "epoch": 3},
+    ),
+    "renames in a hook": (
+        write_net(method=HOOKED),
+        rename(lambda name: name.replace("fc.", "head.")),
+    ),
+    "before num_batches_tracked": (write_net(), lack_counters()),
+    "lazy layer": (write_net(layer="torch.nn.LazyLinear(4)"), make_weights()),
+    "own eval": (write_net(method=OWN_EVAL), make_weights()),
+    "train returns nothing": (write_net(method=LOSES_SELF), make_weights()),
+    "opens a file by name": (write_net(init="int(open('sizes.txt').read())"), make_weights()),
+    "opens a file in a folder": (
+        write_net(init="int(open('parts/sizes.txt').read())"),
+        make_weights(),
+    ),
+}
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("case", CONVERTED)
+def test_the_worker_gets_the_model_that_torchserve_loads(
+    tmp_path: Path, case: str, legacy: bool
+) -> None:
+    old = make_old(tmp_path, *CONVERTED[case], legacy)
+    images = torch.rand(2, 3, 32, 32)
+    config = HandlerConfig.from_mapping({"image_size": 32}, environ={})
+    before = unpack(old, tmp_path / "unpacked")
+    source = load_model_source(str(before.model), str(before.weights))
+    # The builder's own runs of the model change nothing.
+    assert count_classes(source.module, config.input_geometry) == 4
+    shown = (images * 255).byte().permute(0, 2, 3, 1).numpy()
+    assert choose_activation(source.module, config, shown, print) == "softmax"
+    save_weights(source, before.model.parent / "weights.pt")
+    make = read_definition(before.model, None).make
+    model = make_with_weights(make, str(before.model.parent / "weights.pt"))
+    model.eval()
+    with torch.inference_mode():
+        answers = model(images)
+    assert torch.equal(answers, run_as_torchserve(old, tmp_path / "theirs", images))
+
+
+DOWNLOADS = {
+    "by torch.hub": "torch.hub.load_state_dict_from_url('http://127.0.0.1:{port}/w.pth')",
+    "by a socket": "__import__('socket').create_connection(('127.0.0.1', {port}))",
+    "of a name": "__import__('socket').getaddrinfo('models.invalid', 80)",
+}
+
+
+@pytest.mark.parametrize("case", DOWNLOADS)
+def test_a_model_that_downloads_reaches_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        text = write_net(init=DOWNLOADS[case].format(port=server.getsockname()[1]))
+        old = unpack(make_old(tmp_path, text, make_weights()), tmp_path / "unpacked")
+        with pytest.raises(WrongOption, match="opens .*make the model without pretrained"):
+            load_model_source(str(old.model), str(old.weights))
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+def test_machine_code_for_one_device_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    model = {"modelName": "m", "handler": "image_classifier", "serializedFile": "net.so"}
+    pack(tmp_path / "old.mar", {"model": model}, {"net.so": b"ELF"})
+    with pytest.raises(WrongOption, match="machine code for one device .net.so.*FILE.pt2"):
+        unpack(tmp_path / "old.mar", tmp_path / "unpacked")
+
+
+def test_settings_of_torch_compile_are_left_out_and_said(tmp_path: Path) -> None:
+    config = b"pt2: {compile: {enable: true, backend: inductor}}\nbatchSize: 2\n"
+    model = {**STOCK, "configFile": "c.yaml"}
+    pack(tmp_path / "old.mar", {"model": model}, {"net.py": b"", "net.pth": b"", "c.yaml": config})
+    old = unpack(tmp_path / "old.mar", tmp_path / "unpacked")
+    assert old.server == {"batchSize": 2}
+    assert any("pt2: " in change and "left out" in change for change in old.changes)
