@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -122,6 +123,7 @@ class ArchiveSpec:
         checks_answers: whether to run the model on photographs. That settles `activation: auto`,
             and makes and checks the engine's files.
         calibrate: a folder of photographs; None for those that PyPI packages ship.
+        check: checks the archive before it gets its place; raises WrongOption to refuse it.
     """
 
     name: str
@@ -135,6 +137,7 @@ class ArchiveSpec:
     checks_answers: bool = False
     calibrate: Path | None = None
     names_version: bool = False
+    check: Callable[[Path], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,8 @@ def build_archive(
         built = _run_archiver(spec, scratch)
         if spec.checks_answers and spec.source.users_file is not None:
             check_loads_alone(built, spec.source.users_file, WEIGHTS_FILE)
+        if spec.check is not None:
+            spec.check(built)
         partial = scratch / "normalised.mar"
         normalise_archive(built, partial)
         try:

@@ -7,43 +7,28 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-REFUSAL = (
-    "it opens {}, and an archive holds all that its workers need; make the model without pretrained"
-    " weights, for instance with weights=None, because the checkpoint's replace them"
-)
+_guarded: list[bool] = []  # empty before the hook is added, which Python cannot remove
 
 
 class NetworkRefused(Exception):
     """Code has tried to reach another host."""
 
 
-class _Guard:
-    """An audit hook, which Python cannot remove again, and whether it refuses."""
-
-    is_installed = False
-    refuses = False
-
-    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if not self.refuses:
-            return
-        if event in ("urllib.Request", "socket.getaddrinfo"):
-            raise NetworkRefused(REFUSAL.format(arguments[0]))
-        # The address of a Unix socket is no tuple.
-        if event == "socket.connect" and isinstance(arguments[1], tuple):
-            raise NetworkRefused(REFUSAL.format(arguments[1][0]))
-
-
-_guard = _Guard()
-
-
 @contextlib.contextmanager
 def network_refused() -> Iterator[None]:
-    """Raises NetworkRefused where Python code of this process connects to a host."""
-    if not _guard.is_installed:
-        sys.addaudithook(_guard)
-        _guard.is_installed = True
-    _guard.refuses = True
+    """Raises NetworkRefused where Python code of this process opens a URL or looks up a host."""
+    if not _guarded:
+        sys.addaudithook(_refuse)
+    _guarded[:] = [True]
     try:
         yield
     finally:
-        _guard.refuses = False
+        _guarded[:] = [False]
+
+
+def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in ("urllib.Request", "socket.getaddrinfo") and _guarded[0]:
+        raise NetworkRefused(
+            f"it opens {arguments[0]}, and an archive holds all that its workers need; make the "
+            "model without pretrained weights (weights=None), which the checkpoint's replace"
+        )

@@ -288,7 +288,8 @@ class OffpathClassifier(ImageClassifier):
         parity = None
         if self.device.type == "cuda":
             parity = load_parity_set(Path(properties["model_dir"]) / FOLDER, self.config)
-        return BatchRunner(engine, self.config, self.device, batch, parity)
+        is_custom = self._custom_replies is not None
+        return BatchRunner(engine, self.config, self.device, batch, parity, is_custom)
 
     def _make_tracer(self, context: Context) -> Tracer | None:
         if self.config.trace_endpoint == "off":

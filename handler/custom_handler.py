@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import torch
+
 from offpath.handler.errors import ItemError, PostprocessFailed, without_frames
 from offpath.handler.pipeline import Batch, Item
 from offpath.handler.prediction_log import batch_records
@@ -63,12 +65,14 @@ class Result:
         request_id: the reply header `x-request-id` and the prediction log's `event_id`.
         headers: the request's headers, with names in lower case.
         log: JSON values to store as the field `extra` of the prediction log's record.
+        outputs: the model's raw outputs, float32 [1, classes], on the CPU.
     """
 
     predictions: list[Prediction]
     request_id: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     log: dict[str, Any] = field(default_factory=dict)
+    outputs: torch.Tensor | None = None
 
 
 class CustomHandler(Protocol):
@@ -96,7 +100,7 @@ class CustomReplies:
                 # The classifier replaces this reply by the explanation.
                 replies.append(encode_prediction([]))
             else:
-                result = make_result(item.predictions, context, idx)
+                result = make_result(item, context, idx)
                 replies.append(self._answer(item, result))
         return replies
 
@@ -137,15 +141,15 @@ class CustomReplies:
         self._announcer.announce(kind, f"{kind}: {escaped}; the item gets a 500")
 
 
-def make_result(predictions: list[tuple[str, float]], context: RequestContext, idx: int) -> Result:
+def make_result(item: Item, context: RequestContext, idx: int) -> Result:
     headers = {
         name.lower(): value
         for name, value in context.get_all_request_header(idx).items()
         # They include the door's key.
         if not name.lower().startswith(DOOR_HEADERS)
     }
-    typed = [Prediction(*one) for one in predictions]
-    return Result(typed, context.get_request_id(idx) or "", headers)
+    typed = [Prediction(*one) for one in item.predictions]
+    return Result(typed, context.get_request_id(idx) or "", headers, outputs=item.outputs)
 
 
 def is_sendable(error: ItemError) -> bool:

@@ -42,6 +42,7 @@ class Item:
         error: set by the first stage that fails on this item.
         index: place of the image in the batch buffer; None before it has one.
         predictions: (label, score), best first.
+        outputs: the model's raw outputs, float32 [1, classes]; only for a custom handler.
         extra: a custom handler's addition to the record of the prediction log.
     """
 
@@ -49,6 +50,7 @@ class Item:
     error: ItemError | None = None
     index: int | None = None
     predictions: list[tuple[str, float]] = field(default_factory=list)
+    outputs: torch.Tensor | None = None
     extra: Mapping[str, Any] | None = None
 
 
@@ -160,6 +162,8 @@ class Pipeline:
                 item.predictions = [
                     (self._labels.get(c, str(c)), p) for c, p in row if p >= self._least
                 ]
+                if top_k.outputs is not None:
+                    item.outputs = top_k.outputs[[item.index]]
         return batch
 
     def postprocess(self, batch: Batch) -> list[Reply]:

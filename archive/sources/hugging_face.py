@@ -28,7 +28,7 @@ from offpath.archive.sources.definition import Definition, write_definition
 from offpath.errors import MissingPackage, WrongOption
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
-from offpath.handler.image.geometry import INTERPOLATIONS
+from offpath.handler.image.geometry import INTERPOLATIONS, format_size
 from offpath.handler.model.normalise import Normaliser
 
 # Files that must be there -> what to do if none is.
@@ -213,7 +213,7 @@ def _read_preprocessing(name: str, processor: Any, config: Any) -> dict[str, Any
     height, width = black.shape[1:]
     low, high = (it[:, height // 2, width // 2].double() for it in (black, white))
     handler: dict[str, Any] = {
-        "image_size": _format_size(height, width),
+        "image_size": format_size(height, width),
         "mean": [float(f"{value:.6g}") for value in (0 - low) / (high - low)],
         "std": [float(f"{value:.6g}") for value in 1 / (high - low)],
         "interpolation": FILTERS[settings["resample"]],
@@ -237,7 +237,7 @@ def _list_resizes(settings: dict[str, Any], side: int) -> Iterator[dict[str, Any
     size = settings.get("size") or {}
     edge = size.get("shortest_edge")
     if size.get("height") and size.get("width"):
-        both = _format_size(size["height"], size["width"])
+        both = format_size(size["height"], size["width"])
         yield {"resize": "stretch", "resize_size": both}
     elif edge and not size.get("longest_edge"):
         sizes = {edge, int(256 / 224 * edge)}  # LeViT's
@@ -246,10 +246,6 @@ def _list_resizes(settings: dict[str, Any], side: int) -> Iterator[dict[str, Any
         for resize in ("shorter", "stretch"):
             for resize_size in sorted(it for it in sizes if it >= side):
                 yield {"resize": resize, "resize_size": resize_size}
-
-
-def _format_size(height: int, width: int) -> int | str:
-    return height if height == width else f"{height}x{width}"
 
 
 def _prepare(processor: Any, image: Image.Image, channels: int) -> torch.Tensor:

@@ -7,7 +7,7 @@ unpickled that could run. The user is told what will differ from the stock handl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from offpath.archive.mar_file import MANIFEST, MarFile, read_mar, unpack_mar
@@ -25,9 +25,11 @@ STOCK_DEFAULTS = name_keys(
 
 @dataclass(frozen=True)
 class OldArchive:
-    """An unpacked stock archive.
+    """An unpacked archive of a TorchServe that is not ours.
 
     Attributes:
+        folder: where all of its files are.
+        handler: as TorchServe loads it: `image_classifier`, or a file of the archive.
         model: the class file, or the TorchScript file.
         weights: the state dict of the class file; None for TorchScript.
         labels: index_to_name.json, or None.
@@ -39,6 +41,8 @@ class OldArchive:
 
     name: str
     version: str
+    folder: Path
+    handler: str
     model: Path
     weights: Path | None
     labels: Path | None
@@ -46,6 +50,10 @@ class OldArchive:
     extra_files: tuple[Path, ...]
     nested_files: dict[str, Path]
     changes: tuple[str, ...]
+
+    @property
+    def has_stock_handler(self) -> bool:
+        return self.handler == STOCK_HANDLER
 
 
 def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchive:
@@ -63,11 +71,12 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
     if archive.has_our_handler:
         raise WrongOption(f"{path.name} was built by offpath; there is nothing to convert")
     handler = archive.handler
-    if handler != STOCK_HANDLER and not has_own_handler:
+    handler_file = f"{PurePosixPath(handler.partition(':')[0]).stem}.py"
+    if handler != STOCK_HANDLER and handler_file not in names and not has_own_handler:
         raise WrongOption(
-            f"{path.name} has the handler {handler!r}, not {STOCK_HANDLER}, and its code before "
-            "and after the model cannot be converted; write that code as a subclass and pass "
-            "--handler FILE.py (docs/your-handler.md)"
+            f"{path.name} has TorchServe's handler {handler!r}, not {STOCK_HANDLER}, and its code "
+            "before and after the model cannot be converted; write that code as a subclass and "
+            "pass --handler FILE.py (docs/your-handler.md)"
         )
     files = {key: model.get(f"{key}File") for key in ("model", "serialized", "config")}
     if files["serialized"] is None:
@@ -83,7 +92,7 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
     server, changes = _read_server(archive)
     if labels is None:
         changes.append("labels: the archive has no index_to_name.json, so classes are numbers")
-    known = {MANIFEST, LABELS_FILE, handler, *filter(None, files.values())}
+    known = {MANIFEST, LABELS_FILE, handler_file, *filter(None, files.values())}
     if model.get("requirementsFile"):
         known.add(model["requirementsFile"])
         changes.append(
@@ -93,6 +102,8 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
     return OldArchive(
         name=archive.model_name,
         version=archive.model_version,
+        folder=folder,
+        handler=handler,
         model=folder / files["model"] if files["model"] else serialized,
         weights=serialized if files["model"] else None,
         labels=labels,
@@ -104,10 +115,11 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
 
 
 STOCK_CHANGES = [
-    "pixels: resize to 256, crop to 224 and ImageNet's mean and std as before; a large JPEG is "
-    "decoded at 1/2, 1/4 or 1/8 of its size (--set decode=exact decodes in full, as before)",
-    "answers: top 5 as before, not indented; an image that cannot be read gets its own 4xx instead "
-    "of a 503 for its whole batch; grey, CMYK, palette and RGBA images are answered",
+    "pixels: size, crop, mean and std as before; a large JPEG is decoded at 1/2, 1/4 or 1/8 of its "
+    "size (--set decode=exact decodes in full, as before)",
+    "answers: as many classes as before, not indented; an image that cannot be read gets its own "
+    "4xx instead of a 503 for its whole batch; grey, CMYK, palette and RGBA images are answered; "
+    "the EXIF orientation is ignored as before",
     "weights: loaded with weights_only=True",
 ]
 

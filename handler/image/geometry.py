@@ -26,6 +26,11 @@ def parse_size(size: int | str) -> Size:
     return height if height == width else (height, width)
 
 
+def format_size(height: int, width: int) -> int | str:
+    """Writes a size as a setting, which `parse_size` reads."""
+    return height if height == width else f"{height}x{width}"
+
+
 def both_sides(size: Size) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else size
 

@@ -42,10 +42,13 @@ class TopK:
     Attributes:
         probabilities: float32 [batch, k]; with `activation: none` the model's raw outputs.
         classes: int64 [batch, k].
+        outputs: the model's raw outputs, float32 [batch, classes], until the next batch; None
+            unless the runner keeps them.
     """
 
     probabilities: npt.NDArray[np.float32]
     classes: npt.NDArray[np.int64]
+    outputs: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class CapturedBatch:
     scores: torch.Tensor
     probabilities: torch.Tensor
     classes: torch.Tensor
+    outputs: torch.Tensor | None = None
 
 
 class BatchRunner:
@@ -69,6 +73,7 @@ class BatchRunner:
         config: gives `image_size`, `activation`, `cuda_graphs` and `top_k`, which is cut to the
             model's number of classes; with a `threshold` all classes are returned.
         parity: has the photographs on which graphs are compared with the engine; None takes noise.
+        keeps_outputs: returns the model's raw outputs too.
 
     Attributes:
         pixels: the batch buffer, uint8 [max_batch, height, width, channels], for images that the
@@ -84,8 +89,10 @@ class BatchRunner:
         device: torch.device,
         max_batch: int,
         parity: ParitySet | None = None,
+        keeps_outputs: bool = False,
     ) -> None:
         self.engine = engine
+        self._keeps_outputs = keeps_outputs
         self.device = device
         # Known from the first batch on, which is the warm-up.
         self.classes = 0
@@ -150,8 +157,8 @@ class BatchRunner:
         """Classifies the first `count` images of the buffer."""
         if not self._is_cuda:
             with torch.inference_mode(), timer.stage(Stage.INFERENCE):
-                _, probabilities, classes = self.classify(self._images[:count])
-                return TopK(probabilities.numpy(), classes.numpy())
+                _, probabilities, classes, *outputs = self.classify(self._images[:count])
+                return TopK(probabilities.numpy(), classes.numpy(), *outputs)
         shares: dict[Stage, float] = {}
         with torch.inference_mode(), timer.shared(shares):
             top_k, transfer_ms, inference_ms = self._run_on_cuda(count)
@@ -168,12 +175,12 @@ class BatchRunner:
         self._copy_to_device(count)
         copied.record()
         # Into pinned memory, without waiting.
-        probabilities, classes = (
+        probabilities, classes, *outputs = (
             answer.to("cpu", non_blocking=True) for answer in self._replay(count)
         )
         done.record()
         done.synchronize()
-        top_k = TopK(probabilities.numpy(), classes.numpy())
+        top_k = TopK(probabilities.numpy(), classes.numpy(), *outputs)
         return top_k, start.elapsed_time(copied), copied.elapsed_time(done)
 
     def _copy_to_device(self, count: int) -> None:
@@ -184,21 +191,27 @@ class BatchRunner:
         for index in set(range(count)) - self._decoded_on_device:
             self._images[index].copy_(self._host[index], non_blocking=True)
 
-    def classify(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Maps uint8 [batch, height, width, channels] to all scores, the best k, their classes."""
-        scores = activate(self.engine(images), self._activation)
+    def classify(self, images: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Maps uint8 [batch, height, width, channels] to all scores, the best k, their classes.
+
+        A runner that keeps the model's raw outputs returns them last.
+        """
+        outputs = self.engine(images)
+        scores = activate(outputs, self._activation)
         self.classes = scores.shape[1]
         best = torch.topk(scores, min(self._top_k, self.classes), dim=1)
-        return scores, best.values, best.indices
+        answers = scores, best.values, best.indices
+        return (*answers, outputs.float()) if self._keeps_outputs else answers
 
-    def _replay(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _replay(self, count: int) -> tuple[torch.Tensor, ...]:
         """Replays the smallest captured batch that holds `count` images, or runs the engine."""
         size = choose_bucket(count, self.captured_sizes)
         if size is None:
             return self.classify(self._images[:count])[1:]
         captured = self._graphs[size]
         captured.graph.replay()
-        return captured.probabilities[:count], captured.classes[:count]
+        answers = captured.probabilities, captured.classes, captured.outputs
+        return tuple(answer[:count] for answer in answers if answer is not None)
 
     def _capture_all(self) -> None:
         # Graphs run one after the other, so they can share the memory between their layers.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +15,14 @@ from click.core import ParameterSource
 
 from offpath.commands.shared_options import json_option, read_settings, settings_option
 from offpath.errors import WrongOption
+from offpath.handler.config import INPUT_SETTINGS
 from offpath.handler.serving_settings import name_keys
 from offpath.serving.printable import printable
 
 if TYPE_CHECKING:  # these modules import torch
     from offpath.archive.build import BuiltArchive
+    from offpath.archive.custom_handler import CustomHandler
+    from offpath.archive.sources.model_source import ModelSource
     from offpath.archive.sources.stock_archive import OldArchive
 
 
@@ -43,8 +47,9 @@ if TYPE_CHECKING:  # these modules import torch
     "old",
     type=Path,
     metavar="OLD.mar",
-    help="Convert a stock image_classifier archive: take its model, weights, labels, name and "
-    "batch settings instead of --model, --weights and --labels, and list what changes.",
+    help="Convert an archive of TorchServe's image_classifier, or of a subclass with another "
+    "image_processing or postprocess: take its model, weights, labels, name and batch settings "
+    "instead of --model, --weights and --labels, and list what changes.",
 )
 @click.option(
     "--labels",
@@ -194,13 +199,12 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
     handler = load_custom_handler(handler_file) if handler_file else None
     name = options["name"] or "classifier"
     find_target(name, options["output"], options["force"], version)
-    if old is not None:
+    if old is None:
+        source, check = load_model_source(options["model"], options["weights"], _say), None
+    else:
         # What can be refused without running a stranger's code is refused before that.
         make_model_config(preset, server, settings)
-        _say(f"running {old.model.name} of {options['old']}, which is Python code")
-    source = load_model_source(options["model"], options["weights"], _say)
-    if old is not None:
-        source = replace(source, files={**old.nested_files, **source.files})
+        source, handler, check = _load_old(old, handler, settings, options)
     settings = merge_preprocessing(source.handler, settings)
     spec = ArchiveSpec(
         name=name,
@@ -214,12 +218,48 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
         checks_answers=True,
         calibrate=options["calibrate"],
         names_version=version is not None,
+        check=check,
     )
     built = build_archive(spec, options["output"], options["force"], _say)
     _say_where_it_runs(built.config.device_type)
     for change in format_changes(old, built.config.settings) if old else ():
         _say(change)
     return built
+
+
+def _load_old(
+    old: OldArchive, handler: CustomHandler | None, given: dict[str, Any], options: dict[str, Any]
+) -> tuple[ModelSource, CustomHandler | None, Callable[[Path], None] | None]:
+    """Returns the model with its preprocessing, its handler, and a last check of the archive."""
+    from offpath.archive.model_probe import find_channels
+    from offpath.archive.sources.model_source import load_model_source
+    from offpath.archive.sources.old_handler import convert_handler
+
+    own = "" if old.has_stock_handler or handler else f"{old.handler} and "
+    _say(f"running {own}{old.model.name} of {options['old']}, which is Python code")
+    source = load_model_source(options["model"], options["weights"], _say)
+    source = replace(source, files={**old.nested_files, **source.files})
+    if handler is not None:
+        return source, handler, None
+    theirs = convert_handler(old)
+    settings = dict(theirs.settings)
+    if settings and find_channels(source.module) == 1:
+        settings["channels"] = 1
+    if settings and "image_size" not in {**settings, **given}:
+        raise WrongOption(
+            f"{old.handler} does not resize; pass --set image_size=28 for images of 28 x 28 pixels"
+        )
+
+    def compare(new: Path) -> None:
+        try:
+            _say(theirs.compare(new, options["calibrate"]))
+        except WrongOption as error:
+            # Who changes settings of the old handler wants other answers.
+            if not given.keys() & (settings or {*INPUT_SETTINGS, "activation", "top_k"}):
+                raise
+            _say(f"warning: {error}")
+
+    return replace(source, handler=settings), theirs.custom, compare
 
 
 def _unpack_old(options: dict[str, Any], folder: Path) -> OldArchive | None:

@@ -190,7 +190,7 @@ def test_stock_archive_beside_its_conversion_on_a_plain_torchserve(
     labels = {str(index): label for index, label in enumerate(LABELS)}
     old = make_stock(folder / "old", folder / "net.py", folder / "net.pt", labels=labels)
     shell.run("archive", "--from", old, "--name", "new", "--force", *EXACT, *SHORT)
-    assert "pixels: resize to 256, crop to 224" in shell.said
+    assert "pixels: size, crop, mean and std as before" in shell.said
     shutil.copy(old, folder / "store")
     inference, management, metrics, *grpc = resolve_ports("127.0.0.1", [0] * 5)
     (folder / "mine.properties").write_text(

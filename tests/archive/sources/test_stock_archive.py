@@ -89,7 +89,7 @@ from torchvision.models.densenet import DenseNet
 
 class ImageClassifier(DenseNet):
     def __init__(self):
-        super().__init__(4, (1, 1), 8, num_classes=3)
+        super().__init__(4, (1, 1), 8, num_classes=5)
 
     def load_state_dict(self, state_dict, strict=True):
         pattern = re.compile(
@@ -108,7 +108,7 @@ class ImageClassifier(DenseNet):
 
 def test_a_class_that_converts_its_checkpoint_is_converted(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(DENSENET)
-    made = DenseNet(4, (1, 1), 8, num_classes=3)
+    made = DenseNet(4, (1, 1), 8, num_classes=5)
     published = {
         re.sub(r"(norm|conv)([12]\.)", r"\1.\2", name): value
         for name, value in made.state_dict().items()
@@ -120,7 +120,8 @@ def test_a_class_that_converts_its_checkpoint_is_converted(tmp_path: Path) -> No
         *(tmp_path / "old", tmp_path / "model.py"),
         tmp_path / "densenet161-8d451a50.pth",
     )
-    new, _ = convert(old)
+    new, said = convert(old)
+    assert "compared with the old handler on 4 photographs: the same answers" in said
     with zipfile.ZipFile(new) as archive:
         weights = torch.load(io.BytesIO(archive.read("weights.pt")), weights_only=True)
     expected = made.state_dict()

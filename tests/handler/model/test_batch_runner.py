@@ -57,6 +57,31 @@ def test_the_thread_that_runs_batches_uses_the_models_device(
     assert used == [torch.device("cuda:1")]
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_raw_outputs_are_returned_where_they_are_kept(keeps: bool) -> None:
+    config = HandlerConfig.from_mapping({"image_size": 16, "top_k": 1}, environ={})
+    engine = EagerEngine(ChannelMeans(), config, CPU)
+    runner = BatchRunner(engine, config, CPU, 4, None, keeps)
+    runner.pixels[:] = np.stack(photographs(4))[:, ::14, ::14]
+    outputs = engine(torch.from_numpy(runner.pixels))
+    answered = runner.run(3, StageTimer()).outputs
+    # A graph's, which has more rows.
+    runner._graphs[4] = CapturedBatch(Graph(), *runner.classify(runner._images))
+    replayed = runner._replay(3)
+    if not keeps:
+        assert answered is None and len(replayed) == 2
+        return
+    assert answered is not None and torch.equal(answered, outputs[:3])
+    assert torch.equal(replayed[2], outputs[:3])
+
+
+class Graph:
+    """Stands for a CUDA graph whose answers stay right."""
+
+    def replay(self) -> None:
+        pass
+
+
 def test_top_k_is_cut_to_the_models_classes() -> None:
     runner, _ = make_small(top_k=5)
     runner.pixels[0] = np.full((16, 16, 3), (0, 200, 100), np.uint8)

@@ -1,0 +1,95 @@
+"""Runs an unpacked archive's handler in a process of its own, loaded as TorchServe loads it.
+
+Its arguments are a folder, the handler, and images, which are answered one after the other; without
+images it describes the handler. The result is JSON on stdout. What the archive's code prints goes
+to stderr, and it gets no network.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import ts
+from ts.context import RequestProcessor
+from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
+from ts.model_loader import TsModelLoader
+from ts.torch_handler.image_classifier import ImageClassifier
+from ts.torch_handler.vision_handler import VisionHandler
+from ts.utils.util import list_classes_from_module
+
+from offpath.archive.no_network import network_refused
+from offpath.archive.sources.transforms import read_transforms
+from offpath.errors import WrongOption
+
+# What a subclass may change.
+CONVERTED = {
+    *("image_processing", "topk", "set_max_result_classes", "get_max_result_classes"),
+    "postprocess",
+}
+
+
+def describe(handler: str) -> dict[str, Any]:
+    """Returns settings, name of the class, and whether its postprocess is its own.
+
+    Raises:
+        WrongOption: it changes more than can be converted.
+    """
+    module = importlib.import_module(Path(handler).stem)
+    classes = list_classes_from_module(module)
+    if ":" in handler or hasattr(module, "handle") or len(classes) != 1:
+        raise WrongOption("it is no class, or one of several")
+    (theirs,) = classes
+    base = [one for one in theirs.__mro__ if one.__module__.startswith("ts.")]
+    if not base or base[0] not in (ImageClassifier, VisionHandler):
+        raise WrongOption(f"{theirs.__name__} is no subclass of ImageClassifier or VisionHandler")
+    made = theirs()
+    own = {name for one in theirs.__mro__ if one not in base for name in vars(one)}
+    known = {name for one in base for name in vars(one) if not name.startswith(("__", "_abc"))}
+    changed = known & (own | vars(made).keys()) - CONVERTED
+    if changed:
+        raise WrongOption(f"{theirs.__name__} overrides {', '.join(sorted(changed))}")
+    settings = read_transforms(getattr(made, "image_processing", None))
+    settings["top_k"] = getattr(made, "topk", ImageClassifier.topk)
+    has_postprocess = theirs.postprocess is not ImageClassifier.postprocess
+    return {"settings": settings, "name": theirs.__name__, "has_postprocess": has_postprocess}
+
+
+def answer(folder: str, handler: str, files: list[str]) -> list[tuple[bool, Any]]:
+    """Returns for each image whether it is answered, and the reply or the error."""
+    metrics = MetricsCacheYamlImpl(str(Path(ts.__file__).parent / "configs" / "metrics.yaml"))
+    metrics.initialize_cache()
+    service = TsModelLoader().load("model", folder, handler, None, 1, None, True, metrics)
+    context, replies = service.context, []
+    for file in files:
+        context.request_ids, context.request_processor = {0: "0"}, [RequestProcessor({})]
+        try:
+            (reply,) = service._entry_point([{"body": bytearray(Path(file).read_bytes())}], context)
+            if isinstance(reply, str):
+                reply = {"text": reply}  # which our handler would send in quotes
+            value = json.loads(reply if isinstance(reply, bytes) else json.dumps(reply))
+            replies.append((context.get_response_status(0)[0] == 200, value))
+        except Exception as error:
+            replies.append((False, f"{type(error).__name__}: {error}"[:200]))
+    return replies
+
+
+def main() -> None:
+    """Prints the result; a refusal is a result too."""
+    result = os.dup(1)
+    os.dup2(2, 1)
+    folder, handler, *files = sys.argv[1:]
+    # As for TorchServe's worker, the archive comes first, and is the working folder.
+    sys.path[0] = folder
+    os.chdir(folder)
+    with network_refused():
+        try:
+            said: Any = answer(folder, handler, files) if files else describe(handler)
+        except WrongOption as error:
+            said = {"refused": str(error)}
+    with os.fdopen(result, "w") as out:
+        json.dump(said, out)
