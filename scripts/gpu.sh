@@ -69,7 +69,11 @@ compare() {
 
 with_mps() {
   local code=0
-  command -v nvidia-cuda-mps-control >/dev/null || { say "not run: there is no nvidia-cuda-mps-control"; return 1; }
+  if ! command -v nvidia-cuda-mps-control >/dev/null; then
+    say "not run: there is no nvidia-cuda-mps-control"
+    [ -n "$try" ] # with --try that is no failure
+    return
+  fi
   export CUDA_MPS_PIPE_DIRECTORY=$PWD/$out/mps CUDA_MPS_LOG_DIRECTORY=$PWD/$out/mps
   mkdir -p "$out/mps"
   nvidia-cuda-mps-control -d
