@@ -108,8 +108,8 @@ class OldHandler:
                     f"the converted one with {json.dumps(reply)[:200]}; {CURE}"
                 )
         return (
-            f"compared with the old handler on {len(before)} photographs: the same answers, numbers "
-            f"within {worst:.2g}"
+            f"compared with the old handler on {len(before)} photographs: the same answers, "
+            f"numbers within {worst:.2g}"
         )
 
 
