@@ -200,13 +200,20 @@ def write_archive(
     return store / f"{name}.mar"
 
 
+def unpack(path: Path, folder: Path) -> Path:
+    """Unpacks an archive as `torch-model-archiver --archive-format no-archive` would make it."""
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(folder)
+    return path
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a store with `echo`, `mine` and `stock`."""
+    """Returns a store with `echo.mar`, `stock.mar` and the folder `mine`."""
     store = tmp_path_factory.mktemp("foreign")
     write_archive(store, "echo", {"handler.py": ECHO}, "handler.py:handle")
     files = {"offpath.py": OWN_CLASS, "helper.py": "WORD = 'mine'"}
-    write_archive(store, "mine", files, "offpath.py")
+    unpack(write_archive(store, "mine", files, "offpath.py"), store / "mine").unlink()
     (store / "net.py").write_text(NET)
     scope: dict[str, type[torch.nn.Module]] = {}
     exec(NET, scope)
@@ -222,7 +229,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(store: Path, name: str, kind: str, **changes: object) -> Server:
     fields = {"inference_port": 0, "metrics_port": 0, "server": kind, **changes}
-    return make_server(ServerSettings(store, (f"{name}.mar",), **fields))
+    return make_server(ServerSettings(store, (name,), **fields))
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +237,7 @@ def torchserve(store: Path) -> Iterator[Server]:
     """A TorchServe as shipped, with all archives and its metrics on a page."""
     settings = ServerSettings(
         store,
-        ("echo.mar", "mine.mar", "stock.mar"),
+        ("echo.mar", "mine", "stock.mar"),
         inference_port=0,
         metrics_port=0,
         overrides={"metrics_mode": "prometheus", "disable_token_authorization": "true"},
@@ -242,7 +249,7 @@ def torchserve(store: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def granian(store: Path) -> Iterator[Server]:
-    with start(store, "echo", "granian") as server:
+    with start(store, "echo.mar", "granian") as server:
         yield server
 
 
@@ -277,7 +284,7 @@ def test_an_archive_may_hold_modules_with_our_names(torchserve: Server, store: P
 
 
 def test_the_stock_handler_answers_as_on_torchserve(torchserve: Server, store: Path) -> None:
-    with start(store, "stock", "granian") as server:
+    with start(store, "stock.mar", "granian") as server:
         for request in ("body", "put", "form-file", "text", "json", "fail"):
             assert show(ask(server.inference_url, request, "stock")) == show(
                 ask(torchserve.inference_url, request, "stock")
@@ -328,11 +335,11 @@ def test_a_handler_that_exits_ends_its_worker_and_another_takes_over(granian: Se
 def test_the_front_door_passes_each_body_whole(
     granian: Server, store: Path, model_store: Path, tmp_path: Path
 ) -> None:
-    """Beside an archive of offpath's, for which the door stores bodies as files."""
+    """Beside an archive of offpath's, here a folder, for which the door stores bodies as files."""
     both = tmp_path / "both"
     both.mkdir()
     shutil.copy(store / "echo.mar", both)
-    shutil.copy(model_store / "near-free.mar", both)
+    unpack(model_store / "near-free.mar", both / "near-free")
     told = [name for name, (do, _) in REQUESTS.items() if do == "tell"]
     with front(both, tmp_path / "logs", "--server", "granian") as door:
         for request in [*told, "bytes", "fail", "headers"]:
@@ -355,7 +362,7 @@ def test_what_only_java_can_do_is_refused(
 ) -> None:
     write_archive(tmp_path, "m", {"handler.py": ECHO}, handler, config)
     with pytest.raises(WrongOption, match=why):
-        start(tmp_path, "m", "granian").start()
+        start(tmp_path, "m.mar", "granian").start()
 
 
 @pytest.mark.parametrize(
