@@ -114,6 +114,9 @@ def start_checked(server: Server) -> list[ModelStatus]:
 
 def show_gaps(server: Server, statuses: Iterable[ModelStatus], view: View) -> None:
     """Shows which archives are not served, or without their engine, settings or labels."""
+    ignored = ", ".join(server.list_ignored_keys())
+    if ignored:
+        view.show_problem(f"{server.settings.config}: {server.product} ignores {ignored}")
     view.show_unchecked([a.path.name for _, a in server.archives if not a.model_config])
     for _, archive in server.archives:
         if not archive.has_our_handler:

@@ -18,7 +18,7 @@ import yaml
 
 from offpath.archive.mar_file import read_mar
 from offpath.errors import WrongOption
-from offpath.serving.granian.slots import count_workers
+from offpath.serving.granian.slots import plan_models
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import make_server
@@ -335,18 +335,30 @@ def test_a_handler_that_exits_ends_its_worker_and_another_takes_over(granian: Se
 def test_the_front_door_passes_each_body_whole(
     granian: Server, store: Path, model_store: Path, tmp_path: Path
 ) -> None:
-    """Beside an archive of offpath's, here a folder, for which the door stores bodies as files."""
+    """Beside an archive of offpath's, here a folder, for which the door stores bodies as files.
+
+    The config.properties is one that KServe could have written.
+    """
     both = tmp_path / "both"
     both.mkdir()
     shutil.copy(store / "echo.mar", both)
     unpack(model_store / "near-free.mar", both / "near-free")
+    state = {"minWorkers": 1, "maxWorkers": 5, "batchSize": 4, "maxBatchDelay": 50}
+    models = {name: {"1.0": {**state, "marName": name}} for name in ("echo.mar", "near-free")}
+    models["echo"] = models.pop("echo.mar")
+    models["near-free"]["1.0"]["maxWorkers"] = 1
+    snapshot = json.dumps({"name": "startup.cfg", "modelCount": 2, "models": models})
+    config = tmp_path / "config.properties"
+    config.write_text(f"model_snapshot={snapshot}\nnumber_of_netty_threads=4\nNUM_WORKERS=1\n")
     told = [name for name, (do, _) in REQUESTS.items() if do == "tell"]
-    with front(both, tmp_path / "logs", "--server", "granian") as door:
+    options = ("--server", "granian", "--config", str(config))
+    with front(both, tmp_path / "logs", *options) as door:
         for request in [*told, "bytes", "fail", "headers"]:
             behind = ask(door.url, request)
             assert show(behind) == show(ask(granian.inference_url, request)), request
         reply = httpx.post(f"{door.url}/predictions/near-free", content=PHOTOGRAPH)
         assert reply.status_code == 200 and "echo.mar: served as it is" in door.errors()
+        assert "Granian ignores number_of_netty_threads, NUM_WORKERS\n" in door.errors()
 
 
 @pytest.mark.parametrize(
@@ -377,4 +389,5 @@ def test_as_many_workers_run_as_torchserve_would_start(
     tmp_path: Path, config: object, workers: int
 ) -> None:
     path = write_archive(tmp_path, "m", {"handler.py": ECHO}, "handler.py", config)
-    assert count_workers(read_mar(path), lambda: 3) == workers
+    (model,) = plan_models([("m", read_mar(path))], lambda: 3)
+    assert len(model.slots) == workers
