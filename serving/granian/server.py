@@ -18,6 +18,7 @@ from offpath.errors import MissingPackage, WrongOption
 from offpath.handler.process.lazy_imports import is_installed
 from offpath.serving.granian.plan import ForeignSettings, Plan, WorkerPlan
 from offpath.serving.granian.reports import Reports, find_page
+from offpath.serving.granian.requirements import check_requirements
 from offpath.serving.granian.slots import plan_models
 from offpath.serving.server.model_settings import count_default_workers
 from offpath.serving.server.served_model import ServedModel, name_socket
@@ -132,7 +133,11 @@ class GranianServer(Server):
         workers: list[WorkerPlan] = []
         for model in self._models:
             unpacked = folder / f"model-{model.first_slot}"
-            unpack_mar(read_mar(Path(model.archive)), unpacked)
+            archive = read_mar(Path(model.archive))
+            unpack_mar(archive, unpacked)
+            requirements = archive.manifest["model"].get("requirementsFile")
+            if requirements and properties.get("install_py_dep_per_model") == "true":
+                check_requirements(model.archive, unpacked / requirements)
             queue = model.share_queue(int(properties["job_queue_size"]))
             for number in model.slots:
                 path = str(folder / name_socket(number)) if settings.unix_sockets else None

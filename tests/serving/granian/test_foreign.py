@@ -185,9 +185,14 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def write_archive(
-    store: Path, name: str, files: dict[str, str], handler: str, config: object = CONFIG
+    store: Path,
+    name: str,
+    files: dict[str, str],
+    handler: str,
+    config: object = CONFIG,
+    **entries: str,
 ) -> Path:
-    model = {"modelName": name, "modelVersion": "1.0", "handler": handler}
+    model = {"modelName": name, "modelVersion": "1.0", "handler": handler, **entries}
     if config is not None:
         model["configFile"] = "model-config.yaml"
     with zipfile.ZipFile(store / f"{name}.mar", "w") as archive:
@@ -375,6 +380,16 @@ def test_what_only_java_can_do_is_refused(
     write_archive(tmp_path, "m", {"handler.py": ECHO}, handler, config)
     with pytest.raises(WrongOption, match=why):
         start(tmp_path, "m.mar", "granian").start()
+
+
+def test_requirements_that_are_not_met_are_refused_if_they_would_be_installed(
+    tmp_path: Path,
+) -> None:
+    files = {"handler.py": ECHO, "requirements.txt": "torch\nno-such-package>=2\n"}
+    write_archive(tmp_path, "m", files, "handler.py:handle", requirementsFile="requirements.txt")
+    installs = {"install_py_dep_per_model": "true"}
+    with pytest.raises(WrongOption, match=r"m.mar has .* pip install 'no-such-package>=2'"):
+        start(tmp_path, "m.mar", "granian", overrides=installs).start()
 
 
 @pytest.mark.parametrize(
