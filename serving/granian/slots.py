@@ -19,7 +19,13 @@ NAME = re.compile("[A-Za-z0-9._-]{1,64}")
 
 
 # Keys of model-config.yaml for what only TorchServe's Java part can do.
-JAVA_KEYS = ("parallelType", "asyncCommunication", "continuousBatching", "sequenceMaxIdleMSec")
+JAVA_KEYS = {
+    "parallelType": "a model in several processes (torchrun)",
+    "asyncCommunication": "replies in another order than the requests",
+    "continuousBatching": "requests that join a running batch",
+    "sequenceBatching": "requests of a sequence to one worker",
+    "sequenceMaxIdleMSec": "requests of a sequence to one worker",
+}
 
 
 def plan_models(
@@ -69,11 +75,14 @@ def check_needs_no_java(archive: MarFile) -> None:
     """Raises WrongOption if an archive asks for what only TorchServe's Java part can do."""
     if archive.has_our_handler:
         return
-    for key in JAVA_KEYS:
+    for key, what in JAVA_KEYS.items():
         if (archive.model_config or {}).get(key):
             raise WrongOption(
-                f"{archive.path} asks for {key}, which only TorchServe has; use --server torchserve"
+                f"{archive.path} asks for {key}: {what}, which only TorchServe has; use --server "
+                "torchserve"
             )
+    if archive.manifest.get("runtime") == "LSP":
+        raise WrongOption(f"{archive.path} has a handler in C++, which only TorchServe runs")
     if not archive.handler:
         raise WrongOption(f"{archive.path} names no handler in its manifest")
 

@@ -59,6 +59,11 @@ def _find_archive(model_store: Path, target: str) -> Path:
     path = Path(target)
     if (path.suffix == ".mar" and path.is_file()) or is_model_folder(path):
         return path
+    if path.suffix == ".war":
+        raise WrongOption(
+            f"{target} is a workflow, which only TorchServe runs; serve the .mar files of its "
+            "models, and call them one after the other"
+        )
     if "/" in target:
         raise WrongOption(f"there is no archive at {target}; `offpath archive` makes one")
     in_store = _list_archives(model_store)

@@ -190,13 +190,14 @@ def write_archive(
     files: dict[str, str],
     handler: str,
     config: object = CONFIG,
+    runtime: str = "python",
     **entries: str,
 ) -> Path:
     model = {"modelName": name, "modelVersion": "1.0", "handler": handler, **entries}
     if config is not None:
         model["configFile"] = "model-config.yaml"
     with zipfile.ZipFile(store / f"{name}.mar", "w") as archive:
-        manifest = {"model": model, "runtime": "python", "archiverVersion": "0.12.0"}
+        manifest = {"model": model, "runtime": runtime, "archiverVersion": "0.12.0"}
         archive.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
         for file, text in files.items():
             archive.writestr(file, text)
@@ -371,13 +372,18 @@ def test_the_front_door_passes_each_body_whole(
     [
         ({"parallelType": "pp"}, "handler.py", "asks for parallelType"),
         ({"asyncCommunication": True}, "handler.py", "asks for asyncCommunication"),
+        ({"continuousBatching": True}, "handler.py", "asks for continuousBatching: requests that"),
+        ({"sequenceBatching": True}, "handler.py", "asks for sequenceBatching: requests of a seq"),
+        ({"sequenceMaxIdleMSec": 9}, "handler.py", "asks for sequenceMaxIdleMSec: requests of a"),
         (None, "", "names no handler"),
+        (None, "handler.so", "has a handler in C"),
     ],
 )
 def test_what_only_java_can_do_is_refused(
     tmp_path: Path, config: object, handler: str, why: str
 ) -> None:
-    write_archive(tmp_path, "m", {"handler.py": ECHO}, handler, config)
+    runtime = "LSP" if handler.endswith(".so") else "python"
+    write_archive(tmp_path, "m", {"handler.py": ECHO}, handler, config, runtime)
     with pytest.raises(WrongOption, match=why):
         start(tmp_path, "m.mar", "granian").start()
 

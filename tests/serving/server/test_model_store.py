@@ -70,6 +70,7 @@ def test_archives_of_several_folders_are_linked_into_one(
     [
         (["nope"], "no 'nope.mar' in .*it has one.mar, two.mar"),
         (["other/nope.mar"], "no archive at other/nope.mar"),
+        (["{store}/flow.war"], "is a workflow, .* serve the .mar files of its models"),
         (["{store}", "one"], "is a folder; name one folder"),
         (["{empty}"], "no .mar file in"),
     ],
