@@ -31,6 +31,7 @@ from offpath.serving.server.model_settings import list_wanted
 from offpath.serving.server.model_store import find_models
 from offpath.serving.server.server_settings import (
     DEFAULTS,
+    LOOPBACK,
     ServerSettings,
     load_config,
     read_address,
@@ -131,7 +132,7 @@ def command(
     if config is not None:
         check_tokens(config)
         check_ignored(config, view if lenient else None)
-        server_options |= choose_addresses(config)
+        server_options |= choose_addresses(config, is_granian)
     listening = {name: server_options[name] for name in ("host", "port", "metrics_port")}
     door = make_door_settings(options, is_granian, **listening, verbose=verbose, drain_s=drain_s)
     if is_granian:
@@ -190,11 +191,12 @@ def check_granian(options: dict[str, Any]) -> None:
         raise WrongOption("--grpc-port needs --server torchserve")
 
 
-def choose_addresses(config: Path) -> dict[str, str | int]:
+def choose_addresses(config: Path, is_granian: bool) -> dict[str, str | int]:
     """Returns the addresses of a properties file that no option replaces.
 
-    Management stays a socket. Of metrics_address the port is taken, because --host and
-    --metrics-host decide who can read /metrics.
+    Of metrics_address the port is taken, because --host and --metrics-host decide who can read
+    /metrics. Management stays a socket, unless only this machine can reach Granian's at a port of
+    its own.
 
     Raises:
         WrongOption: an address is not of the form http://HOST:PORT.
@@ -202,9 +204,13 @@ def choose_addresses(config: Path) -> dict[str, str | int]:
     properties = {**DEFAULTS, **load_config(config)}
     host, port = read_address(properties, "inference_address")
     _, metrics_port = read_address(properties, "metrics_address")
+    management_host, management_port = read_address(properties, "management_address")
     source = click.get_current_context().get_parameter_source
     found: dict[str, str | int] = {"host": host, "port": port, "metrics_port": metrics_port}
-    return {one: value for one, value in found.items() if source(one) is ParameterSource.DEFAULT}
+    if is_granian and management_host == LOOPBACK and management_port not in found.values():
+        found["management_port"] = management_port
+    given = ParameterSource.COMMANDLINE
+    return {option: value for option, value in found.items() if source(option) is not given}
 
 
 def check_ignored(config: Path, view: ServeView | None) -> None:

@@ -25,6 +25,7 @@ from offpath.serving.server.served_model import ServedModel, name_socket
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import (
     HONOURED,
+    LOOPBACK,
     ServerSettings,
     find_config,
     read_effective,
@@ -119,6 +120,8 @@ class GranianServer(Server):
             self._pages.open_socket(socket_path(folder, kind))
         if not self.settings.unix_sockets:
             self._pages.open_port(self.settings.host, self.ports.metrics)
+        if self.settings.management_port is not None:
+            self._pages.open_port(LOOPBACK, self.ports.management, is_private=True)
         reports.sendall(self._make_plan(folder).to_json())
         self._reports.follow(reports)
 

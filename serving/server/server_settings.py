@@ -54,7 +54,8 @@ class ServerSettings:
         host: IPv4 address or name that inference and metrics listen on. Management and gRPC stay
             on loopback.
         inference_port: 0 takes a free one, as for `metrics_port` and `grpc_port`.
-        management_port: 0 takes a free one, None uses a Unix socket in the run folder instead.
+        management_port: on loopback; 0 takes a free one, None uses a Unix socket in the run folder
+            instead.
         grpc_port: on loopback; None closes gRPC.
         unix_sockets: inference and metrics listen on Unix sockets too, for the front door.
         allow_cpu: an archive that asks for a GPU may be served without one.

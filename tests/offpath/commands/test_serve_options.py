@@ -51,6 +51,7 @@ def test_an_address_for_others_needs_the_doors_tokens() -> None:
 PROPERTIES = """
 inference_address=http://127.0.0.1:8085
 metrics_address=http\\://127.0.0.1\\:8087
+management_address=http://127.0.0.1:8086
 load_models=one.mar
 enable_envvars_config=true
 """
@@ -81,10 +82,28 @@ def test_options_win_over_config_properties(
         monkeypatch.setenv(variable, value)
         options = ""
     config, store = tmp_path / "config.properties", tmp_path / "store"
+    options += " --server granian"
     done = run("serve", "--config", config, "--model-store", store, "--no-front", *options.split())
     assert done.code == 0, done.err
     (one,) = served
     assert (one.host, one.inference_port, one.metrics_port, one.models) == expected
+    assert one.management_port == 8086
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:8086", "127.0.0.1:8085"])
+def test_management_stays_a_socket_unless_it_is_for_this_machine(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    served: list[ServerSettings] = []
+    monkeypatch.setattr("offpath.commands.serve.serve", lambda one, *_, **__: served.append(one))
+    write_mar(tmp_path / "store", "one")
+    config = tmp_path / "my.properties"
+    config.write_text(
+        f"inference_address=http://127.0.0.1:8085\nmanagement_address=http://{address}"
+    )
+    options = ("--config", config, "--model-store", tmp_path / "store", "--no-front")
+    assert run("serve", *options, "--server", "granian").code == 0
+    assert served[0].management_port is None
 
 
 def test_an_ignored_key_is_shown_where_the_server_must_start(

@@ -19,6 +19,7 @@ import yaml
 from offpath.archive.mar_file import read_mar
 from offpath.errors import WrongOption
 from offpath.serving.granian.slots import plan_models
+from offpath.serving.server.management import open_http
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import make_server
@@ -255,7 +256,7 @@ def torchserve(store: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def granian(store: Path) -> Iterator[Server]:
-    with start(store, "echo.mar", "granian") as server:
+    with start(store, "echo.mar", "granian", management_port=0) as server:
         yield server
 
 
@@ -323,6 +324,44 @@ def test_metrics_of_the_handler_are_published(torchserve: Server, granian: Serve
     labels = 'ModelName="echo",Level="Model"'
     wanted = {f"Seen{{{labels}}}": 2.0, f"Took{{{labels}}}": 7.5, f"Share{{{labels}}}": 50.0}
     eventually(lambda: read_metrics(granian) == wanted)
+
+
+def manage(server: Server, path: str, method: str = "GET") -> httpx.Response:
+    with open_http(server.management_url) as http:
+        return http.request(method, path)
+
+
+def test_management_tells_what_torchserve_tells(torchserve: Server, granian: Server) -> None:
+    for path in ("/models/echo", "/models/echo/1.0", "/models/echo/all"):
+        (theirs,), (ours,) = (manage(one, path).json() for one in (torchserve, granian))
+        assert ours.pop("customizedMetadata") == {"device": "cpu"}
+        assert [w["status"] for w in ours["workers"]] == ["READY"]
+        theirs |= {key: ours[key] for key in ("modelUrl", "workers")}
+        assert ours == {key: theirs[key] for key in ours}
+    listed = [one["modelName"] for one in manage(granian, "/models?limit=5").json()["models"]]
+    assert listed == ["echo"]
+    assert manage(granian, "/ping").json() == {"status": "Healthy"}
+    theirs, ours = (manage(one, "/api-description").json() for one in (torchserve, granian))
+    for path in (path for path in ours["paths"] if "models" in path):
+        names = {one["paths"][path]["get"]["operationId"] for one in (theirs, ours)}
+        assert len(names) == 1, path
+    for path in ("/models/none", "/models/echo/2.0"):
+        assert [manage(one, path).status_code for one in (torchserve, granian)] == [404, 404]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/models?url=evil.mar"),
+        ("PUT", "/models/echo?min_worker=9"),
+        ("PUT", "/models/echo/1.0/set-default"),
+        ("DELETE", "/models/echo/1.0"),
+    ],
+)
+def test_management_changes_nothing(granian: Server, method: str, path: str) -> None:
+    reply = manage(granian, path, method)
+    assert reply.status_code == 405 and "use `offpath reload`" in reply.json()["message"]
+    assert len(manage(granian, "/models/echo").json()[0]["workers"]) == 1
 
 
 def test_a_reply_in_parts_is_refused(granian: Server) -> None:
