@@ -120,10 +120,10 @@ def show_gaps(server: Server, statuses: Iterable[ModelStatus], view: View) -> No
     view.show_unchecked([a.path.name for _, a in server.archives if not a.model_config])
     for _, archive in server.archives:
         if not archive.has_our_handler:
-            view.show_problem(
-                f"{archive.path.name}: served as it is, by its own handler; if that is stock,"
-                f" `offpath archive --from {archive.path.name}` makes it faster"
-            )
+            text = f"{archive.path.name}: served as it is, not optimised"
+            if archive.handler == "image_classifier":
+                text += f"; `offpath archive --from {archive.path.name}` makes a faster one"
+            view.show_problem(text)
         if archive.lacks_labels:
             view.show_problem(f"{archive.path.name}: {NO_LABELS}; {LABELS_CURE}")
     for status in statuses:

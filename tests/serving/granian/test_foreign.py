@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -188,7 +188,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
 def write_archive(
     store: Path,
     name: str,
-    files: dict[str, str],
+    files: Mapping[str, str | bytes],
     handler: str,
     config: object = CONFIG,
     runtime: str = "python",
