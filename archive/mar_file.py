@@ -1,4 +1,4 @@
-"""Reads, unpacks and copies .mar files, which strangers may have made."""
+"""Reads, unpacks and copies archives, which strangers may have made: .mar files, or folders."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import shutil
 import stat
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 from offpath.archive.model_config import load_yaml
 from offpath.errors import ExpectedError, WrongOption
@@ -97,7 +97,8 @@ def read_mar(path: Path) -> MarFile:
             offpath's that this version cannot serve.
     """
     with _open_mar(path) as archive:
-        _check_members(archive, path.stat().st_size)
+        if isinstance(archive, zipfile.ZipFile):
+            _check_members(archive, path.stat().st_size)
         names = frozenset(n for n in archive.namelist() if not n.endswith("/"))
         manifest = _read_manifest(archive, names)
         model = manifest["model"]
@@ -175,12 +176,47 @@ def copy_mar(archive: MarFile, target: Path, changed: Mapping[str, bytes]) -> No
             new.writestr(name, content)
 
 
+def is_model_folder(path: Path) -> bool:
+    """Tells whether a folder is an archive that was made with `--archive-format no-archive`."""
+    return (path / MANIFEST).is_file()
+
+
+class _ModelFolder:
+    """Such a folder, with the methods of zipfile.ZipFile."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def namelist(self) -> list[str]:
+        """Returns its files; raises ValueError if it has links or devices."""
+        names = []
+        for path in sorted(self._path.rglob("*")):
+            name, mode = path.relative_to(self._path).as_posix(), path.lstat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or not name.isprintable():
+                raise ValueError(f"its file {name!r:.80} is a link, or no file")
+            names.append(f"{name}/" if stat.S_ISDIR(mode) else name)
+        return names
+
+    def open(self, name: str) -> IO[bytes]:
+        return (self._path / name).open("rb")
+
+    def extractall(self, folder: Path, names: Iterable[str] | None = None) -> None:
+        for name in self.namelist() if names is None else names:
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if name.endswith("/"):
+                target.mkdir(exist_ok=True)
+            else:
+                shutil.copyfile(self._path / name, target)
+
+
 @contextmanager
-def _open_mar(path: Path) -> Iterator[zipfile.ZipFile]:
+def _open_mar(path: Path) -> Iterator[zipfile.ZipFile | _ModelFolder]:
     if not path.exists():
         raise WrongOption(f"there is no archive at {path}; `offpath archive` makes one")
     try:
-        with zipfile.ZipFile(path) as archive:
+        is_folder = is_model_folder(path)
+        with nullcontext(_ModelFolder(path)) if is_folder else zipfile.ZipFile(path) as archive:
             yield archive
     except ExpectedError:
         raise
@@ -220,7 +256,9 @@ def check_unpacked_size(archive: zipfile.ZipFile, packed_bytes: int) -> None:
         raise ValueError(f"its {packed_bytes:,} bytes unpack to {unpacked_bytes:,}")
 
 
-def _read_manifest(archive: zipfile.ZipFile, names: frozenset[str]) -> dict[str, Any]:
+def _read_manifest(
+    archive: zipfile.ZipFile | _ModelFolder, names: frozenset[str]
+) -> dict[str, Any]:
     """Returns the manifest. What TorchServe reads of its section `model` is printable text."""
     manifest: dict[str, Any] = json.loads(_read_text(archive, MANIFEST))
     model = manifest.get("model") if isinstance(manifest, dict) else None
@@ -244,7 +282,7 @@ def _read_manifest(archive: zipfile.ZipFile, names: frozenset[str]) -> dict[str,
     return manifest
 
 
-def _read_text(archive: zipfile.ZipFile, name: str) -> bytes:
+def _read_text(archive: zipfile.ZipFile | _ModelFolder, name: str) -> bytes:
     # Not archive.read, which unpacks up to 2 GB before it looks at the declared size.
     with archive.open(name) as file:
         text = file.read(MAX_MANIFEST_BYTES + 1)

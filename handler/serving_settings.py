@@ -54,6 +54,12 @@ class ServingSettings:
         """The workers of a server that starts all at once."""
         return max(self.min_workers, self.max_workers)
 
+    @property
+    def names_workers(self) -> bool:
+        """True if both numbers of workers are there and fit, without which both are ignored."""
+        is_given = {"min_workers", "max_workers"} <= self.asked.keys() - self.ignored.keys()
+        return is_given and self.max_workers >= self.min_workers
+
     def list_numbers(self) -> dict[str, int]:
         """Returns the numbers in force, by their keys in model-config.yaml."""
         return name_keys(**{name: getattr(self, name) for name in RANGES})

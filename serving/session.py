@@ -114,13 +114,16 @@ def start_checked(server: Server) -> list[ModelStatus]:
 
 def show_gaps(server: Server, statuses: Iterable[ModelStatus], view: View) -> None:
     """Shows which archives are not served, or without their engine, settings or labels."""
+    ignored = ", ".join(server.list_ignored_keys())
+    if ignored:
+        view.show_problem(f"{server.settings.config}: {server.product} ignores {ignored}")
     view.show_unchecked([a.path.name for _, a in server.archives if not a.model_config])
     for _, archive in server.archives:
         if not archive.has_our_handler:
-            view.show_problem(
-                f"{archive.path.name}: served as it is, by its own handler; if that is stock,"
-                f" `offpath archive --from {archive.path.name}` makes it faster"
-            )
+            text = f"{archive.path.name}: served as it is, not optimised"
+            if archive.handler == "image_classifier":
+                text += f"; `offpath archive --from {archive.path.name}` makes a faster one"
+            view.show_problem(text)
         if archive.lacks_labels:
             view.show_problem(f"{archive.path.name}: {NO_LABELS}; {LABELS_CURE}")
     for status in statuses:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from offpath.archive.mar_file import is_model_folder
 from offpath.commands.shared_options import json_option
 from offpath.commands.url_option import check_token, check_url
 from offpath.errors import WrongOption
@@ -32,7 +33,7 @@ INDENT = " " * (2 + STATE_WIDTH)
     "files",
     nargs=-1,
     metavar="[CONFIG.properties] [ARCHIVE.mar]...",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=click.Path(path_type=Path, exists=True),
 )
 @click.option(
     "--url",
@@ -79,17 +80,17 @@ def find_all(files: Iterable[Path], url: str | None, token: str | None) -> Itera
     from offpath.serving.servers_here import find_servers, refuse_several
 
     for file in files:
-        if file.suffix not in (".mar", ".properties"):
-            raise WrongOption(f"{file} is neither a .properties nor a .mar file")
+        if file.suffix not in (".mar", ".properties") and not is_model_folder(file):
+            raise WrongOption(f"{file} is neither a .properties file nor an archive")
     if url is not None and not url.startswith(UNIX):
         check_url("--url", url)
     check_token(token)
     yield from check_host()
     for file in files:
-        if file.suffix == ".mar":
-            yield from check_archive(file)
-        else:
+        if file.suffix == ".properties":
             yield from check_config(read_properties(file), area=file.name)
+        else:
+            yield from check_archive(file)
     if url is None and not files:
         servers = find_servers()
         refuse_several(servers, "servers")

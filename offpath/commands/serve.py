@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from offpath.commands.serve_options import (
     FILE,
@@ -23,10 +24,19 @@ from offpath.commands.serve_options import (
 from offpath.commands.serve_view import ServeView
 from offpath.commands.shared_options import add_options
 from offpath.errors import WrongOption
+from offpath.serving.check.files import ARCHIVE_OPTIONS
 from offpath.serving.front.one_host import serve_behind_door
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
+from offpath.serving.server.model_settings import list_wanted
 from offpath.serving.server.model_store import find_models
-from offpath.serving.server.server_settings import ServerSettings, read_properties
+from offpath.serving.server.server_settings import (
+    DEFAULTS,
+    LOOPBACK,
+    ServerSettings,
+    load_config,
+    read_address,
+    read_properties,
+)
 from offpath.serving.session import serve
 
 DEFAULT_STORE = Path(".offpath/model-store")
@@ -66,8 +76,13 @@ SERVER_OPTIONS = (
 @click.option(
     "--config",
     type=FILE,
-    help="A config.properties to use instead of ours. The options here win over its addresses and "
-    "load_models.",
+    help="A config.properties to use instead of ours. The options and arguments here win over its "
+    "addresses, load_models and model_snapshot.",
+)
+@click.option(
+    "--lenient",
+    is_flag=True,
+    help="Start although --config has a key that TorchServe ignores, such as batch_size.",
 )
 @click.option(
     "--allow-cpu",
@@ -95,6 +110,7 @@ def command(
     once: bool,
     as_json: bool,
     behind_proxy: bool,
+    lenient: bool,
     **options: Any,
 ) -> None:
     """Serve archives with TorchServe or Granian until Ctrl-C or SIGTERM.
@@ -111,10 +127,14 @@ def command(
       offpath serve v1.mar v2.mar --front --canary defects=2.0:5%
     """
     server_options = {name: options.pop(name) for name in SERVER_OPTIONS}
+    config, is_granian = server_options["config"], server_options["server"] == "granian"
+    view = ServeView(as_json)
+    if config is not None:
+        check_tokens(config)
+        check_ignored(config, view if lenient else None)
+        server_options |= choose_addresses(config, is_granian)
     listening = {name: server_options[name] for name in ("host", "port", "metrics_port")}
-    is_granian = server_options["server"] == "granian"
     door = make_door_settings(options, is_granian, **listening, verbose=verbose, drain_s=drain_s)
-    check_tokens(server_options["config"])
     if is_granian:
         check_granian(server_options)
     check_host(server_options["host"], door, behind_proxy)
@@ -123,7 +143,6 @@ def command(
             "--canary tells clients apart by their address, and behind a proxy all have the same; "
             "add --canary-by HEADER, such as x-user-id"
         )
-    view = ServeView(as_json)
     if behind_proxy:
         view.show_problem(
             f"--behind-proxy: {server_options['host']} answers everybody, without TLS and "
@@ -134,7 +153,8 @@ def command(
         asked = {**server_options, "server": kind or server_options["server"]}
         if kind == "granian":
             check_granian(asked)
-        store, entries = find_models(model_store, models, Path(links))
+        wanted = models or (list_wanted(load_config(config)) if config else ())
+        store, entries = find_models(model_store, wanted, Path(links))
         return make_settings(store, entries, verbose=verbose, **asked)
 
     try:
@@ -171,14 +191,53 @@ def check_granian(options: dict[str, Any]) -> None:
         raise WrongOption("--grpc-port needs --server torchserve")
 
 
-def check_tokens(config: Path | None) -> None:
+def choose_addresses(config: Path, is_granian: bool) -> dict[str, str | int]:
+    """Returns the addresses of a properties file that no option replaces.
+
+    Of metrics_address the port is taken, because --host and --metrics-host decide who can read
+    /metrics. Management stays a socket, unless only this machine can reach Granian's at a port of
+    its own.
+
+    Raises:
+        WrongOption: an address is not of the form http://HOST:PORT.
+    """
+    properties = {**DEFAULTS, **load_config(config)}
+    host, port = read_address(properties, "inference_address")
+    _, metrics_port = read_address(properties, "metrics_address")
+    management_host, management_port = read_address(properties, "management_address")
+    source = click.get_current_context().get_parameter_source
+    found: dict[str, str | int] = {"host": host, "port": port, "metrics_port": metrics_port}
+    if is_granian and management_host == LOOPBACK and management_port not in found.values():
+        found["management_port"] = management_port
+    given = ParameterSource.COMMANDLINE
+    return {option: value for option, value in found.items() if source(option) is not given}
+
+
+def check_ignored(config: Path, view: ServeView | None) -> None:
+    """Refuses keys for a model that TorchServe ignores in config.properties, or shows them.
+
+    Raises:
+        WrongOption: there is such a key, and no view.
+    """
+    properties = read_properties(config)
+    for key, option in ARCHIVE_OPTIONS.items():
+        if key not in properties:
+            continue
+        text = f"{config}: TorchServe ignores {key} there; it belongs into models={{...}}, or into "
+        text += f"the archive (offpath archive {option} {properties[key]})"
+        if view is None:
+            raise WrongOption(f"{text}; --lenient starts all the same")
+        view.show_problem(text)
+
+
+def check_tokens(config: Path) -> None:
     """Refuses a properties file that asks for TorchServe's tokens, so that none are lost silently.
 
     Raises:
         WrongOption: the file turns on token authorization.
     """
     key = "disable_token_authorization"
-    if config is not None and read_properties(config).get(key) == "false":
+    if read_properties(config).get(key) == "false":
         raise WrongOption(
             f"{config} asks for TorchServe's tokens ({key}=false), which `offpath serve` cannot "
             "use; remove that line and use --front --tokens FILE"

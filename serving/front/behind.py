@@ -8,19 +8,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from offpath.archive.mar_file import read_archives
 from offpath.errors import ExpectedError
 from offpath.handler.wire_names import FOLDER_VARIABLE, KEY_VARIABLE
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.splits import check_splits
 from offpath.serving.server.management import ModelStatus
+from offpath.serving.server.model_settings import read_served
 from offpath.serving.server.served_model import WORKER, ServedModel
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import (
-    DEFAULTS,
     LOOPBACK,
     ServerSettings,
-    read_config,
+    read_effective,
 )
 from offpath.serving.session import make_server
 
@@ -84,10 +83,10 @@ def describe_upstreams(settings: ServerSettings, door: DoorSettings) -> Behind:
         ExpectedError: an archive or the configuration cannot be read, or /invocations is asked for
             and there is not exactly one model, or a canary or shadow fits no archive.
     """
-    named = read_archives(settings.model_store, settings.models)
+    named = read_served(settings)
     check_splits(door.splits, named)
     archives = [archive for _, archive in named]
-    properties = {**DEFAULTS, **read_config(settings), **settings.overrides}
+    properties = read_effective(settings)
     has_model_api = properties.get("enable_model_api") == "true"
     server = make_server(settings)
     hand_over = not has_model_api and all(map(server.reads_names, archives))

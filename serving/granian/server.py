@@ -15,23 +15,25 @@ from pathlib import Path
 
 from offpath.archive.mar_file import MarFile, read_mar, unpack_mar
 from offpath.errors import MissingPackage, WrongOption
-from offpath.handler.process.host_limits import count_cores
 from offpath.handler.process.lazy_imports import is_installed
 from offpath.serving.granian.plan import ForeignSettings, Plan, WorkerPlan
 from offpath.serving.granian.reports import Reports, find_page
+from offpath.serving.granian.requirements import check_requirements
 from offpath.serving.granian.slots import plan_models
+from offpath.serving.server.model_settings import count_default_workers
 from offpath.serving.server.served_model import ServedModel, name_socket
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import (
-    DEFAULTS,
+    HONOURED,
+    LOOPBACK,
     ServerSettings,
-    read_config,
+    find_config,
+    read_effective,
+    read_properties,
     socket_path,
 )
 from offpath.serving.server.status_pages import StatusPages
 
-# One folder for each GPU.
-DRIVER = Path("/proc/driver/nvidia/gpus")
 MOST_LOG_BYTES = 20 << 20
 # Bodies that all workers may hold; beyond it requests get 503.
 MOST_BODY_BYTES = 1 << 30
@@ -57,7 +59,7 @@ class GranianServer(Server):
         return links
 
     def plan_routes(self, archives: Sequence[tuple[str, MarFile]]) -> tuple[ServedModel, ...]:
-        return tuple(plan_models(archives, self._count_default_workers))
+        return tuple(self._plan_models(archives))
 
     def reads_names(self, archive: MarFile) -> bool:
         return True
@@ -93,7 +95,7 @@ class GranianServer(Server):
         """Starts the supervisor, which imports torch while the archives are unpacked."""
         if not (is_installed("granian") and is_installed("uvloop")):
             raise MissingPackage("Granian", "granian")
-        self._models = plan_models(self.archives, self._count_default_workers)
+        self._models = self._plan_models(self.archives)
         if not self.settings.unix_sockets and len(self._models) > 1:
             raise WrongOption(
                 f"{len(self._models)} archives on Granian need the front door, which chooses the "
@@ -117,6 +119,8 @@ class GranianServer(Server):
             self._pages.open_socket(socket_path(folder, kind))
         if not self.settings.unix_sockets:
             self._pages.open_port(self.settings.host, self.ports.metrics)
+        if self.settings.management_port is not None:
+            self._pages.open_port(LOOPBACK, self.ports.management, is_private=True)
         reports.sendall(self._make_plan(folder).to_json())
         self._reports.follow(reports)
 
@@ -127,11 +131,15 @@ class GranianServer(Server):
 
     def _make_plan(self, folder: Path) -> Plan:
         """Unpacks the archives and returns what the supervisor has to know."""
-        settings, properties = self.settings, self._read_properties()
+        settings, properties = self.settings, read_effective(self.settings)
         workers: list[WorkerPlan] = []
         for model in self._models:
             unpacked = folder / f"model-{model.first_slot}"
-            unpack_mar(read_mar(Path(model.archive)), unpacked)
+            archive = read_mar(Path(model.archive))
+            unpack_mar(archive, unpacked)
+            requirements = archive.manifest["model"].get("requirementsFile")
+            if requirements and properties.get("install_py_dep_per_model") == "true":
+                check_requirements(model.archive, unpacked / requirements)
             queue = model.share_queue(int(properties["job_queue_size"]))
             for number in model.slots:
                 path = str(folder / name_socket(number)) if settings.unix_sockets else None
@@ -146,14 +154,15 @@ class GranianServer(Server):
             foreign=self._read_foreign_settings(properties),
         )
 
-    def _read_properties(self) -> dict[str, str]:
-        return {**DEFAULTS, **read_config(self.settings), **self.settings.overrides}
+    def list_ignored_keys(self) -> list[str]:
+        if self.settings.config is None:
+            return []
+        given, ours = read_properties(self.settings.config), read_properties(find_config())
+        return [key for key in given if key not in HONOURED and given[key] != ours.get(key)]
 
-    def _count_default_workers(self) -> int:
-        """Returns the workers that TorchServe starts for an archive that names no number."""
-        wanted = self._read_properties().get("default_workers_per_model", "")
-        gpus = len(list(DRIVER.glob("*"))) if DRIVER.is_dir() else 0
-        return int(wanted) if wanted.isdecimal() else gpus or count_cores()
+    def _plan_models(self, archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:
+        properties = read_effective(self.settings)
+        return plan_models(archives, partial(count_default_workers, properties))
 
     def _read_foreign_settings(self, properties: Mapping[str, str]) -> ForeignSettings:
         # Our own file is made for our own handler.

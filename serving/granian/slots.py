@@ -9,6 +9,7 @@ from dataclasses import replace
 from offpath.archive.mar_file import MarFile
 from offpath.errors import WrongOption
 from offpath.handler.process.host_limits import count_cores
+from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.server.served_model import ServedModel
 
 # The supervisor gets the plan of all workers as one message, for which Linux has 208 kB.
@@ -18,7 +19,13 @@ NAME = re.compile("[A-Za-z0-9._-]{1,64}")
 
 
 # Keys of model-config.yaml for what only TorchServe's Java part can do.
-JAVA_KEYS = ("parallelType", "asyncCommunication", "continuousBatching", "sequenceMaxIdleMSec")
+JAVA_KEYS = {
+    "parallelType": "a model in several processes (torchrun)",
+    "asyncCommunication": "replies in another order than the requests",
+    "continuousBatching": "requests that join a running batch",
+    "sequenceBatching": "requests of a sequence to one worker",
+    "sequenceMaxIdleMSec": "requests of a sequence to one worker",
+}
 
 
 def plan_models(
@@ -43,8 +50,7 @@ def plan_models(
                 f"{archive.path} holds {name!r} {version!r}; a path of Granian's needs names of "
                 "letters, digits and ._-; choose one with NAME=PATH.mar"
             )
-        workers = count_workers(archive, default_workers)
-        settings = replace(archive.serving, min_workers=workers, max_workers=workers, asked={})
+        settings = choose_settings(archive, default_workers)
         models.append(
             ServedModel(
                 name,
@@ -69,25 +75,22 @@ def check_needs_no_java(archive: MarFile) -> None:
     """Raises WrongOption if an archive asks for what only TorchServe's Java part can do."""
     if archive.has_our_handler:
         return
-    for key in JAVA_KEYS:
+    for key, what in JAVA_KEYS.items():
         if (archive.model_config or {}).get(key):
             raise WrongOption(
-                f"{archive.path} asks for {key}, which only TorchServe has; use --server torchserve"
+                f"{archive.path} asks for {key}: {what}, which only TorchServe has; use --server "
+                "torchserve"
             )
+    if archive.manifest.get("runtime") == "LSP":
+        raise WrongOption(f"{archive.path} has a handler in C++, which only TorchServe runs")
     if not archive.handler:
         raise WrongOption(f"{archive.path} names no handler in its manifest")
 
 
-def count_workers(archive: MarFile, default_workers: Callable[[], int]) -> int:
-    """Returns the workers of an archive.
-
-    There is no scaling. offpath's archives start the largest number, and others the number that
-    TorchServe would start (`initModelStore` in ModelServer.java).
-    """
-    serving = archive.serving
-    if archive.has_our_handler:
-        return serving.workers
-    is_valid = {"min_workers", "max_workers"} <= serving.asked.keys() - serving.ignored.keys()
-    if is_valid and serving.max_workers >= serving.min_workers:
-        return serving.min_workers
-    return default_workers()
+def choose_settings(archive: MarFile, default_workers: Callable[[], int]) -> ServingSettings:
+    """Returns an archive's settings, with the default workers if other people's names none."""
+    settings = replace(archive.serving, asked={})
+    if archive.has_our_handler or archive.serving.names_workers:
+        return settings
+    workers = default_workers()
+    return replace(settings, min_workers=workers, max_workers=workers)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from offpath.archive.mar_file import MANIFEST, is_model_folder
 from offpath.errors import WrongOption
 
 
@@ -19,13 +20,14 @@ def find_models(
     Args:
         model_store: folder in which names are looked up; all of it is served if nothing is wanted.
         wanted: `path/to/x.mar`, or `x.mar` or `x` of the store, each also as `NAME=...`; or one
-            folder.
+            folder of archives. An archive may also be a folder with a manifest.
         links: folder for links to archives from several folders; empty or filled by this function.
 
     Raises:
         WrongOption: an archive is missing, or there is none.
     """
-    folders = [Path(entry) for entry in wanted if Path(entry).is_dir()]
+    paths = [Path(entry) for entry in wanted]
+    folders = [path for path in paths if path.is_dir() and not is_model_folder(path)]
     if folders and len(wanted) > 1:
         raise WrongOption(
             f"{folders[0]} is a folder; name one folder alone, or archives: {folders[0]}/*.mar"
@@ -48,17 +50,24 @@ def find_models(
 
 
 def _list_archives(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob("*.mar"))
+    unpacked = {path.parents[1].name for path in folder.glob(f"*/{MANIFEST}")}
+    return sorted({path.name for path in folder.glob("*.mar")} | unpacked)
 
 
 def _find_archive(model_store: Path, target: str) -> Path:
     """Finds an archive by its path, or by its name in the store with or without `.mar`."""
-    if target.endswith(".mar") and Path(target).is_file():
-        return Path(target)
-    file = target if target.endswith(".mar") else f"{target}.mar"
+    path = Path(target)
+    if (path.suffix == ".mar" and path.is_file()) or is_model_folder(path):
+        return path
+    if path.suffix == ".war":
+        raise WrongOption(
+            f"{target} is a workflow, which only TorchServe runs; serve the .mar files of its "
+            "models, and call them one after the other"
+        )
     if "/" in target:
         raise WrongOption(f"there is no archive at {target}; `offpath archive` makes one")
     in_store = _list_archives(model_store)
+    file = target if target.endswith(".mar") or target in in_store else f"{target}.mar"
     if file not in in_store:
         content = f"it has {', '.join(in_store)}" if in_store else "it has no archives"
         raise WrongOption(f"there is no {file!r} in {model_store} ({content}); give a path instead")
@@ -72,7 +81,7 @@ def _link(paths: Sequence[Path], links: Path) -> dict[Path, str]:
         file, number = path.name, 1
         while file in files.values():
             number += 1
-            file = f"{path.stem}-{number}.mar"
+            file = f"{path.stem}-{number}{path.suffix}"
         files.setdefault(path.resolve(), file)
     for target, file in files.items():
         link = links / file

@@ -32,7 +32,14 @@ class ServedModel:
 
     @property
     def slots(self) -> range:
-        return range(self.first_slot, self.first_slot + self.settings.workers)
+        """The numbers of its workers.
+
+        There is no scaling: offpath's archives have the most workers, and others those that
+        TorchServe would start.
+        """
+        settings = self.settings
+        workers = settings.min_workers if self.foreign_handler else settings.workers
+        return range(self.first_slot, self.first_slot + workers)
 
     def share_queue(self, requests: int) -> int:
         """Returns one worker's share of the requests that may wait, at least one batch."""

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from offpath.archive.mar_file import MarFile, read_archives
+from offpath.archive.mar_file import MarFile
 from offpath.errors import ExpectedError
 from offpath.serving.process.guard import Guard
 from offpath.serving.process.processes import end_family
 from offpath.serving.process.tmp_folders import make_short_tmp_dir, remove_folder
 from offpath.serving.server.management import ManagementClient, ModelStatus
+from offpath.serving.server.model_settings import read_served
 from offpath.serving.server.served_model import ServedModel
 from offpath.serving.server.server_log import (
     MAX_LINES,
@@ -116,6 +117,10 @@ class Server(ABC):
         """Tells whether the front door may pass this archive a file's name instead of a body."""
         return archive.takes_names
 
+    def list_ignored_keys(self) -> list[str]:
+        """Returns the keys of a user's config.properties that this server ignores."""
+        return []
+
     def rotate_log(self) -> None:
         """Moves a log that has become large aside, where nobody else does."""
 
@@ -209,7 +214,7 @@ class Server(ABC):
         """
         check_startable(self.settings)
         self._failed = False
-        self.archives = read_archives(self.settings.model_store, self.settings.models)
+        self.archives = read_served(self.settings)
         try:
             folder = self._make_folders()
             self._ports = choose_ports(self.settings)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +22,21 @@ DEFAULTS = {
     "max_request_size": "6553500",
     "job_queue_size": "100",
 }
+# Port of an address that names none (Connector.java).
+PORTS = {"inference_address": 80, "management_address": 8081, "metrics_address": 8082}
+NUMBERS = (
+    *("default_workers_per_model", "default_response_timeout", "default_startup_timeout"),
+    *("job_queue_size", "max_request_size"),
+)
+# Keys that every server of ours uses. With enable_envvars_config, TS_* of the environment win over
+# them, but for the last ones.
+VARIABLES = (
+    *(*PORTS, *NUMBERS, "load_models", "service_envelope", "decode_input_request"),
+    *("metrics_config", "install_py_dep_per_model", "disable_token_authorization"),
+)
+HONOURED = (*VARIABLES, "models", "model_snapshot", "enable_envvars_config")
+ADDRESS = re.compile(r"http://([^:/]+)(?::([0-9]{1,5}))?", re.IGNORECASE)
+ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 # Keys of config.properties whose value is the path of a file.
 PATH_KEYS = ("metrics_config",)
 
@@ -37,7 +54,8 @@ class ServerSettings:
         host: IPv4 address or name that inference and metrics listen on. Management and gRPC stay
             on loopback.
         inference_port: 0 takes a free one, as for `metrics_port` and `grpc_port`.
-        management_port: 0 takes a free one, None uses a Unix socket in the run folder instead.
+        management_port: on loopback; 0 takes a free one, None uses a Unix socket in the run folder
+            instead.
         grpc_port: on loopback; None closes gRPC.
         unix_sockets: inference and metrics listen on Unix sockets too, for the front door.
         allow_cpu: an archive that asks for a GPU may be served without one.
@@ -133,14 +151,42 @@ def read_config(settings: ServerSettings) -> dict[str, str]:
     Raises:
         WrongOption: the file cannot be read, or names a file that does not exist.
     """
-    if settings.stock:
-        return {}
-    path = settings.config or find_config()
+    return {} if settings.stock else load_config(settings.config or find_config())
+
+
+def load_config(path: Path) -> dict[str, str]:
+    """Reads a properties file as `read_config` does."""
     properties = read_properties(path)
+    if properties.get("enable_envvars_config", "").lower() == "true":
+        found = {key: os.environ.get(f"TS_{key.upper()}") for key in VARIABLES}
+        properties |= {key: value for key, value in found.items() if value is not None}
+    for key in NUMBERS:
+        if not properties.get(key, "0").isdecimal():
+            raise WrongOption(f"{path}: {key} is {properties[key]!r:.80}, expected a whole number")
     for key in PATH_KEYS:
         if key in properties:
             properties[key] = str(_resolve_file(properties[key], path.resolve().parent))
     return properties
+
+
+def read_effective(settings: ServerSettings) -> dict[str, str]:
+    """Reads the properties in force; raises WrongOption as `read_config` does."""
+    return {**DEFAULTS, **read_config(settings), **settings.overrides}
+
+
+def read_address(properties: Mapping[str, str], key: str) -> tuple[str, int]:
+    """Returns host and port of an address.
+
+    Raises:
+        WrongOption: it is not of the form http://HOST:PORT.
+    """
+    found = ADDRESS.fullmatch(properties[key])
+    if found is None:
+        raise WrongOption(
+            f"config.properties: {key} is {properties[key]!r:.80}, expected http://HOST:PORT; TLS "
+            "is the front door's (--tls-cert, --tls-key)"
+        )
+    return found[1], int(found[2] or PORTS[key])
 
 
 def _resolve_file(value: str, folder: Path) -> Path:
@@ -157,7 +203,8 @@ def parse_properties(text: str) -> dict[str, str]:
     """Parses `key=value` lines; `#` and `!` start comments, a final backslash continues a line.
 
     This is the part of java.util.Properties that TorchServe's files use: no unicode escapes, and no
-    `:` as separator (addresses contain colons, and ts/model_server.py reads only `=`).
+    `:` as separator (addresses contain colons, and ts/model_server.py reads only `=`). A snapshot
+    that TorchServe has saved escapes colons and line ends.
 
     Raises:
         WrongOption: a line has no `=`.
@@ -167,7 +214,9 @@ def parse_properties(text: str) -> dict[str, str]:
         key, separator, value = line.partition("=")
         if not separator or not key.strip():
             raise WrongOption(f"line {number}: {line!r} is not key=value")
-        properties[key.strip()] = value.strip()
+        properties[key.strip()] = re.sub(
+            r"\\(.)", lambda found: ESCAPES.get(found[1], found[1]), value.strip()
+        )
     return properties
 
 

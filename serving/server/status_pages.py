@@ -24,6 +24,11 @@ TEXT = "text/plain; version=0.0.4; charset=utf-8"
 Find = Callable[[str, bool], object]
 
 
+def make_error(status: int, kind: str, message: str) -> tuple[dict[str, object], int]:
+    """Makes an error in the form of TorchServe's management API, with its status."""
+    return {"code": status, "type": kind, "message": message}, status
+
+
 class StatusPages:
     """Listens on Unix sockets and TCP ports until it is closed.
 
@@ -40,8 +45,8 @@ class StatusPages:
         self._start(_UnixServer(str(path), partial(_Answer, self._find, True)))
         path.chmod(0o600)
 
-    def open_port(self, host: str, port: int) -> None:
-        self._start(_TCPServer((host, port), partial(_Answer, self._find, False)))
+    def open_port(self, host: str, port: int, is_private: bool = False) -> None:
+        self._start(_TCPServer((host, port), partial(_Answer, self._find, is_private)))
 
     def close(self) -> None:
         for listener in self._listeners:
@@ -66,7 +71,17 @@ class _Answer(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         page, status = self._find(urlsplit(self.path).path, self._is_private), 200
         if not page:
-            page, status = {"code": 404, "message": "no such page"}, 404
+            page, status = make_error(404, "ResourceNotFoundException", "no such page or model")
+        self._send(page, status)
+
+    def refuse(self) -> None:
+        """Answers what would change a model."""
+        why = "nothing here can be changed over HTTP; use `offpath reload`"
+        self._send(*make_error(405, "MethodNotAllowedException", why))
+
+    do_POST = do_PUT = do_DELETE = refuse
+
+    def _send(self, page: object, status: int) -> None:
         # Prometheus 3 reads no page without a type.
         kind = TEXT if isinstance(page, str) else "application/json"
         body = (page if isinstance(page, str) else json.dumps(page)).encode()

@@ -104,7 +104,10 @@ def _addresses(host: str, ports: Ports, grpc_ports: tuple[int, int]) -> dict[str
 
 def format_properties(properties: Mapping[str, str]) -> str:
     # java.util.Properties unescapes backslashes.
-    lines = (f"{key}={value}".replace("\\", "\\\\") for key, value in properties.items())
+    lines = (
+        f"{key}={value}".replace("\\", "\\\\").replace("\n", "\\n")
+        for key, value in properties.items()
+    )
     return "".join(line + "\n" for line in sorted(lines))
 
 

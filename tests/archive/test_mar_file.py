@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,3 +102,40 @@ def test_only_an_archive_of_ours_has_a_version_and_takes_the_names_of_bodies(
     pack(tmp_path / "other.mar", {"model": MODEL, HANDLER_API_KEY: None}, {"net.py": b""})
     assert read_mar(tmp_path / "ours.mar").takes_names
     assert not read_mar(tmp_path / "other.mar").takes_names
+
+
+@pytest.fixture
+def model_folder(tmp_path: Path) -> Path:
+    """Returns what torch-model-archiver makes with `--archive-format no-archive`."""
+    pack(tmp_path / "a.mar", {"model": MODEL})
+    with zipfile.ZipFile(tmp_path / "a.mar") as archive:
+        archive.extractall(tmp_path / "a")
+    return tmp_path / "a"
+
+
+def test_a_folder_is_an_archive_too(model_folder: Path, tmp_path: Path) -> None:
+    folder, packed = read_mar(model_folder), read_mar(tmp_path / "a.mar")
+    assert (folder.manifest, folder.names) == (packed.manifest, packed.names)
+    unpack_mar(folder, tmp_path / "unpacked")
+    copy_mar(folder, tmp_path / "b.mar", {})
+    for name in FILES:
+        assert (tmp_path / "unpacked" / name).read_bytes() == FILES[name]
+    assert read_mar(tmp_path / "b.mar").names == folder.names
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda folder: (folder / "x").symlink_to("/etc/passwd"), id="link"),
+        pytest.param(lambda folder: (folder / "x").symlink_to(folder), id="link-to-a-folder"),
+        pytest.param(lambda folder: os.mkfifo(folder / "offpath" / "x"), id="fifo"),
+        pytest.param(lambda folder: (folder / "a\x1b[2Jb").touch(), id="name-with-escapes"),
+    ],
+)
+def test_a_folder_is_checked_like_an_archive(
+    model_folder: Path, spoil: Callable[[Path], None]
+) -> None:
+    spoil(model_folder)
+    with pytest.raises(WrongOption, match="not a TorchServe archive") as refused:
+        read_mar(model_folder)
+    assert str(refused.value).isprintable()

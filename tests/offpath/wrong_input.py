@@ -55,6 +55,10 @@ def write_files(folder: Path) -> None:
     (folder / "mine.yaml").write_text("handler: {topk: 5}")
     (folder / "bad.properties").write_text("no equals sign\n")
     (folder / "tokens.properties").write_text("disable_token_authorization=false\n")
+    (folder / "batch.properties").write_text("batch_size=8\n")
+    (folder / "https.properties").write_text("inference_address=https://127.0.0.1:8080\n")
+    (folder / "queue.properties").write_text("job_queue_size=many\n")
+    (folder / "snapshot.properties").write_text("model_snapshot={\n")
     (folder / "binary.properties").write_bytes(b"\xff\xfe\x00\x01")
     for name in ("photo.jpg", "images/a.jpg"):
         (folder / name).write_bytes(jpeg(size=(64, 64)))

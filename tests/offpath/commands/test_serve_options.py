@@ -14,6 +14,9 @@ from offpath.commands.serve_options import (
 )
 from offpath.errors import ExpectedError
 from offpath.serving.front.door_settings import DoorSettings
+from offpath.serving.server.server_settings import ServerSettings
+from tests.offpath.conftest import Run
+from tests.support.echo_archive import write_mar
 
 NAMES = "tls_cert tls_key tokens client_ids front_keys explanations metrics_host memory".split()
 
@@ -43,3 +46,73 @@ def test_an_address_for_others_needs_the_doors_tokens() -> None:
     check_host("::1", DoorSettings())
     with pytest.raises(ExpectedError, match="add --tokens FILE"):
         check_host("0.0.0.0", DoorSettings())
+
+
+PROPERTIES = """
+inference_address=http://127.0.0.1:8085
+metrics_address=http\\://127.0.0.1\\:8087
+management_address=http://127.0.0.1:8086
+load_models=one.mar
+enable_envvars_config=true
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        pytest.param("", ("127.0.0.1", 8085, 8087, ("one.mar",)), id="of-the-file"),
+        pytest.param("--port 1 --host localhost", ("localhost", 1, 8087, ("one.mar",)), id="port"),
+        pytest.param("two --metrics-port 2", ("127.0.0.1", 8085, 2, ("two.mar",)), id="names"),
+        pytest.param("TS_LOAD_MODELS=all", (*("127.0.0.1", 8085, 8087), ("one.mar", "two.mar"))),
+        pytest.param(
+            "TS_METRICS_ADDRESS=http://127.0.0.1", ("127.0.0.1", 8085, 8082, ("one.mar",))
+        ),
+    ],
+)
+def test_options_win_over_config_properties(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, expected: object
+) -> None:
+    served: list[ServerSettings] = []
+    monkeypatch.setattr("offpath.commands.serve.serve", lambda one, *_, **__: served.append(one))
+    for name in ("one", "two"):
+        write_mar(tmp_path / "store", name)
+    (tmp_path / "config.properties").write_text(PROPERTIES)
+    variable, _, value = options.rpartition("=")
+    if variable:
+        monkeypatch.setenv(variable, value)
+        options = ""
+    config, store = tmp_path / "config.properties", tmp_path / "store"
+    options += " --server granian"
+    done = run("serve", "--config", config, "--model-store", store, "--no-front", *options.split())
+    assert done.code == 0, done.err
+    (one,) = served
+    assert (one.host, one.inference_port, one.metrics_port, one.models) == expected
+    assert one.management_port == 8086
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:8086", "127.0.0.1:8085"])
+def test_management_stays_a_socket_unless_it_is_for_this_machine(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    served: list[ServerSettings] = []
+    monkeypatch.setattr("offpath.commands.serve.serve", lambda one, *_, **__: served.append(one))
+    write_mar(tmp_path / "store", "one")
+    config = tmp_path / "my.properties"
+    config.write_text(
+        f"inference_address=http://127.0.0.1:8085\nmanagement_address=http://{address}"
+    )
+    options = ("--config", config, "--model-store", tmp_path / "store", "--no-front")
+    assert run("serve", *options, "--server", "granian").code == 0
+    assert served[0].management_port is None
+
+
+def test_an_ignored_key_is_shown_where_the_server_must_start(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("offpath.commands.serve.serve", lambda *_, **__: None)
+    write_mar(tmp_path / "store", "one")
+    (tmp_path / "my.properties").write_text("maxWorkers=3\n")
+    options = ("--config", tmp_path / "my.properties", "--model-store", tmp_path / "store")
+    assert run("serve", *options).code == 2
+    done = run("serve", "--lenient", *options)
+    assert done.code == 0 and "ignores maxWorkers there" in done.err

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ import yaml
 
 from offpath.archive.mar_file import read_mar
 from offpath.errors import WrongOption
-from offpath.serving.granian.slots import count_workers
+from offpath.serving.granian.slots import plan_models
+from offpath.serving.server.management import open_http
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import make_server
@@ -185,13 +186,19 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def write_archive(
-    store: Path, name: str, files: dict[str, str], handler: str, config: object = CONFIG
+    store: Path,
+    name: str,
+    files: Mapping[str, str | bytes],
+    handler: str,
+    config: object = CONFIG,
+    runtime: str = "python",
+    **entries: str,
 ) -> Path:
-    model = {"modelName": name, "modelVersion": "1.0", "handler": handler}
+    model = {"modelName": name, "modelVersion": "1.0", "handler": handler, **entries}
     if config is not None:
         model["configFile"] = "model-config.yaml"
     with zipfile.ZipFile(store / f"{name}.mar", "w") as archive:
-        manifest = {"model": model, "runtime": "python", "archiverVersion": "0.12.0"}
+        manifest = {"model": model, "runtime": runtime, "archiverVersion": "0.12.0"}
         archive.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
         for file, text in files.items():
             archive.writestr(file, text)
@@ -200,13 +207,20 @@ def write_archive(
     return store / f"{name}.mar"
 
 
+def unpack(path: Path, folder: Path) -> Path:
+    """Unpacks an archive as `torch-model-archiver --archive-format no-archive` would make it."""
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(folder)
+    return path
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a store with `echo`, `mine` and `stock`."""
+    """Returns a store with `echo.mar`, `stock.mar` and the folder `mine`."""
     store = tmp_path_factory.mktemp("foreign")
     write_archive(store, "echo", {"handler.py": ECHO}, "handler.py:handle")
     files = {"offpath.py": OWN_CLASS, "helper.py": "WORD = 'mine'"}
-    write_archive(store, "mine", files, "offpath.py")
+    unpack(write_archive(store, "mine", files, "offpath.py"), store / "mine").unlink()
     (store / "net.py").write_text(NET)
     scope: dict[str, type[torch.nn.Module]] = {}
     exec(NET, scope)
@@ -222,7 +236,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(store: Path, name: str, kind: str, **changes: object) -> Server:
     fields = {"inference_port": 0, "metrics_port": 0, "server": kind, **changes}
-    return make_server(ServerSettings(store, (f"{name}.mar",), **fields))
+    return make_server(ServerSettings(store, (name,), **fields))
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +244,7 @@ def torchserve(store: Path) -> Iterator[Server]:
     """A TorchServe as shipped, with all archives and its metrics on a page."""
     settings = ServerSettings(
         store,
-        ("echo.mar", "mine.mar", "stock.mar"),
+        ("echo.mar", "mine", "stock.mar"),
         inference_port=0,
         metrics_port=0,
         overrides={"metrics_mode": "prometheus", "disable_token_authorization": "true"},
@@ -242,7 +256,7 @@ def torchserve(store: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def granian(store: Path) -> Iterator[Server]:
-    with start(store, "echo", "granian") as server:
+    with start(store, "echo.mar", "granian", management_port=0) as server:
         yield server
 
 
@@ -277,7 +291,7 @@ def test_an_archive_may_hold_modules_with_our_names(torchserve: Server, store: P
 
 
 def test_the_stock_handler_answers_as_on_torchserve(torchserve: Server, store: Path) -> None:
-    with start(store, "stock", "granian") as server:
+    with start(store, "stock.mar", "granian") as server:
         for request in ("body", "put", "form-file", "text", "json", "fail"):
             assert show(ask(server.inference_url, request, "stock")) == show(
                 ask(torchserve.inference_url, request, "stock")
@@ -312,6 +326,44 @@ def test_metrics_of_the_handler_are_published(torchserve: Server, granian: Serve
     eventually(lambda: read_metrics(granian) == wanted)
 
 
+def manage(server: Server, path: str, method: str = "GET") -> httpx.Response:
+    with open_http(server.management_url) as http:
+        return http.request(method, path)
+
+
+def test_management_tells_what_torchserve_tells(torchserve: Server, granian: Server) -> None:
+    for path in ("/models/echo", "/models/echo/1.0", "/models/echo/all"):
+        (theirs,), (ours,) = (manage(one, path).json() for one in (torchserve, granian))
+        assert ours.pop("customizedMetadata") == {"device": "cpu"}
+        assert [w["status"] for w in ours["workers"]] == ["READY"]
+        theirs |= {key: ours[key] for key in ("modelUrl", "workers")}
+        assert ours == {key: theirs[key] for key in ours}
+    listed = [one["modelName"] for one in manage(granian, "/models?limit=5").json()["models"]]
+    assert listed == ["echo"]
+    assert manage(granian, "/ping").json() == {"status": "Healthy"}
+    theirs, ours = (manage(one, "/api-description").json() for one in (torchserve, granian))
+    for path in (path for path in ours["paths"] if "models" in path):
+        names = {one["paths"][path]["get"]["operationId"] for one in (theirs, ours)}
+        assert len(names) == 1, path
+    for path in ("/models/none", "/models/echo/2.0"):
+        assert [manage(one, path).status_code for one in (torchserve, granian)] == [404, 404]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/models?url=evil.mar"),
+        ("PUT", "/models/echo?min_worker=9"),
+        ("PUT", "/models/echo/1.0/set-default"),
+        ("DELETE", "/models/echo/1.0"),
+    ],
+)
+def test_management_changes_nothing(granian: Server, method: str, path: str) -> None:
+    reply = manage(granian, path, method)
+    assert reply.status_code == 405 and "use `offpath reload`" in reply.json()["message"]
+    assert len(manage(granian, "/models/echo").json()[0]["workers"]) == 1
+
+
 def test_a_reply_in_parts_is_refused(granian: Server) -> None:
     reply = ask(granian.inference_url, "stream")
     assert reply.status_code == 501 and "in parts" in reply.json()["message"]
@@ -328,18 +380,30 @@ def test_a_handler_that_exits_ends_its_worker_and_another_takes_over(granian: Se
 def test_the_front_door_passes_each_body_whole(
     granian: Server, store: Path, model_store: Path, tmp_path: Path
 ) -> None:
-    """Beside an archive of offpath's, for which the door stores bodies as files."""
+    """Beside an archive of offpath's, here a folder, for which the door stores bodies as files.
+
+    The config.properties is one that KServe could have written.
+    """
     both = tmp_path / "both"
     both.mkdir()
     shutil.copy(store / "echo.mar", both)
-    shutil.copy(model_store / "near-free.mar", both)
+    unpack(model_store / "near-free.mar", both / "near-free")
+    state = {"minWorkers": 1, "maxWorkers": 5, "batchSize": 4, "maxBatchDelay": 50}
+    models = {name: {"1.0": {**state, "marName": name}} for name in ("echo.mar", "near-free")}
+    models["echo"] = models.pop("echo.mar")
+    models["near-free"]["1.0"]["maxWorkers"] = 1
+    snapshot = json.dumps({"name": "startup.cfg", "modelCount": 2, "models": models})
+    config = tmp_path / "config.properties"
+    config.write_text(f"model_snapshot={snapshot}\nnumber_of_netty_threads=4\nNUM_WORKERS=1\n")
     told = [name for name, (do, _) in REQUESTS.items() if do == "tell"]
-    with front(both, tmp_path / "logs", "--server", "granian") as door:
+    options = ("--server", "granian", "--config", str(config))
+    with front(both, tmp_path / "logs", *options) as door:
         for request in [*told, "bytes", "fail", "headers"]:
             behind = ask(door.url, request)
             assert show(behind) == show(ask(granian.inference_url, request)), request
         reply = httpx.post(f"{door.url}/predictions/near-free", content=PHOTOGRAPH)
         assert reply.status_code == 200 and "echo.mar: served as it is" in door.errors()
+        assert "Granian ignores number_of_netty_threads, NUM_WORKERS\n" in door.errors()
 
 
 @pytest.mark.parametrize(
@@ -347,15 +411,30 @@ def test_the_front_door_passes_each_body_whole(
     [
         ({"parallelType": "pp"}, "handler.py", "asks for parallelType"),
         ({"asyncCommunication": True}, "handler.py", "asks for asyncCommunication"),
+        ({"continuousBatching": True}, "handler.py", "asks for continuousBatching: requests that"),
+        ({"sequenceBatching": True}, "handler.py", "asks for sequenceBatching: requests of a seq"),
+        ({"sequenceMaxIdleMSec": 9}, "handler.py", "asks for sequenceMaxIdleMSec: requests of a"),
         (None, "", "names no handler"),
+        (None, "handler.so", "has a handler in C"),
     ],
 )
 def test_what_only_java_can_do_is_refused(
     tmp_path: Path, config: object, handler: str, why: str
 ) -> None:
-    write_archive(tmp_path, "m", {"handler.py": ECHO}, handler, config)
+    runtime = "LSP" if handler.endswith(".so") else "python"
+    write_archive(tmp_path, "m", {"handler.py": ECHO}, handler, config, runtime)
     with pytest.raises(WrongOption, match=why):
-        start(tmp_path, "m", "granian").start()
+        start(tmp_path, "m.mar", "granian").start()
+
+
+def test_requirements_that_are_not_met_are_refused_if_they_would_be_installed(
+    tmp_path: Path,
+) -> None:
+    files = {"handler.py": ECHO, "requirements.txt": "torch\nno-such-package>=2\n"}
+    write_archive(tmp_path, "m", files, "handler.py:handle", requirementsFile="requirements.txt")
+    installs = {"install_py_dep_per_model": "true"}
+    with pytest.raises(WrongOption, match=r"m.mar has .* pip install 'no-such-package>=2'"):
+        start(tmp_path, "m.mar", "granian", overrides=installs).start()
 
 
 @pytest.mark.parametrize(
@@ -370,4 +449,5 @@ def test_as_many_workers_run_as_torchserve_would_start(
     tmp_path: Path, config: object, workers: int
 ) -> None:
     path = write_archive(tmp_path, "m", {"handler.py": ECHO}, "handler.py", config)
-    assert count_workers(read_mar(path), lambda: 3) == workers
+    (model,) = plan_models([("m", read_mar(path))], lambda: 3)
+    assert len(model.slots) == workers

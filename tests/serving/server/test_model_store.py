@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,18 @@ def test_a_path_needs_no_store(store: Path, links: Path, tmp_path: Path) -> None
     assert find_models(tmp_path / "none", named, links) == (store, ("x=one.mar",))
 
 
+def test_unpacked_archives_are_archives(store: Path, links: Path, tmp_path: Path) -> None:
+    for path in (store / "three", tmp_path / "other" / "three"):
+        with zipfile.ZipFile(store / "one.mar") as archive:
+            archive.extractall(path)
+    assert find_models(store, (), links) == (store, ("one.mar", "three", "two.mar"))
+    assert find_models(store, ("x=three",), links) == (store, ("x=three",))
+    path = str(tmp_path / "other" / "three")
+    assert find_models(store, (path,), links) == (tmp_path / "other", ("three",))
+    assert find_models(store, ("three", f"x={path}"), links) == (links, ("three", "x=three-2"))
+    assert [name for name, _ in read_archives(links, ("three", "x=three-2"))] == ["one", "x"]
+
+
 def test_archives_of_several_folders_are_linked_into_one(
     store: Path, links: Path, tmp_path: Path
 ) -> None:
@@ -57,6 +70,7 @@ def test_archives_of_several_folders_are_linked_into_one(
     [
         (["nope"], "no 'nope.mar' in .*it has one.mar, two.mar"),
         (["other/nope.mar"], "no archive at other/nope.mar"),
+        (["{store}/flow.war"], "is a workflow, .* serve the .mar files of its models"),
         (["{store}", "one"], "is a folder; name one folder"),
         (["{empty}"], "no .mar file in"),
     ],

@@ -1,0 +1,115 @@
+"""Settings of models in config.properties: ours are those that a real TorchServe has in force."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpath.errors import WrongOption
+from offpath.handler.serving_settings import RANGES, ServingSettings
+from offpath.serving.granian.slots import plan_models
+from offpath.serving.server.model_settings import (
+    count_default_workers,
+    list_wanted,
+    read_served,
+)
+from offpath.serving.server.server_settings import ServerSettings
+from offpath.serving.session import make_server
+from tests.support.echo_archive import make_settings, write_mar
+
+FULL = {"minWorkers": 2, "maxWorkers": 3, "batchSize": 4, "maxBatchDelay": 5}
+# The model-config.yaml of each archive.
+ARCHIVES: dict[str, dict[str, Any] | None] = {
+    "without": None,
+    "empty": {},
+    "full": {**FULL, "responseTimeout": 20},
+    "one-number": {"minWorkers": 2, "batchSize": 6},
+    "no-numbers": {"batchSize": "8", "maxBatchDelay": 0, "minWorkers": 3, "maxWorkers": 2},
+    "not-named": None,
+}
+GIVEN = {"batchSize": 7, "maxBatchDelay": 11, "responseTimeout": 33, "startupTimeout": 44}
+MODELS = {
+    "without": {"1.0": {**GIVEN, "minWorkers": 1}, "2.0": {"batchSize": 9}},
+    "empty": {"1.0": {**GIVEN, "minWorkers": 1, "maxWorkers": 2}},
+    "full": {"1.0": {**GIVEN, "minWorkers": 1, "maxWorkers": 1}},
+    "one-number": {"1.0": {**GIVEN, "maxWorkers": 3}},
+    "no-numbers": {"1.0": {**GIVEN, "maxBatchDelay": -1}},
+}
+STATE = {**GIVEN, "minWorkers": 1, "maxWorkers": 5, "runtimeType": "python"}
+SNAPSHOT = {
+    "name": "startup.cfg",
+    "modelCount": 2,
+    "models": {
+        "full": {"1.0": {**STATE, "defaultVersion": True, "marName": "full.mar"}},
+        "other": {"1.0": {**STATE, "defaultVersion": True, "marName": "without.mar"}},
+    },
+}
+DEFAULTS = {"default_workers_per_model": "1", "default_response_timeout": "77"}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = tmp_path_factory.mktemp("store")
+    for name, config in ARCHIVES.items():
+        write_mar(store, name, config)
+    return store
+
+
+def list_settings(settings: ServerSettings) -> dict[str, dict[str, int]]:
+    """Returns what Granian would have in force."""
+    models = plan_models(read_served(settings), lambda: count_default_workers(settings.overrides))
+    return {model.name: model.settings.list_numbers() | {"": len(model.slots)} for model in models}
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    "properties",
+    [
+        pytest.param({"models": json.dumps(MODELS)}, id="models"),
+        pytest.param({"model_snapshot": json.dumps(SNAPSHOT)}, id="snapshot"),
+    ],
+)
+def test_the_settings_in_force_are_those_of_torchserve(
+    store: Path, properties: dict[str, str]
+) -> None:
+    entries = list_wanted(properties) or [f"{name}.mar" for name in ARCHIVES]
+    settings = replace(
+        make_settings(*[store / entry for entry in entries], stock=True),
+        models=tuple(entries),
+        overrides={**DEFAULTS, **properties, "disable_token_authorization": "true"},
+    )
+    wanted = list_settings(settings)
+    with make_server(settings) as server, server.management() as management:
+        for name, expected in wanted.items():
+            (status,) = management.describe(name)
+            found = ServingSettings(**{one: getattr(status, one) for one in RANGES})
+            workers = {"": len(status.worker_pids)}
+            assert found.list_numbers() | workers == expected, name
+
+
+def test_a_snapshot_names_the_archives_and_its_default_versions_first() -> None:
+    two = {
+        "1.0": {"marName": "a.mar"},
+        "2.0": {"marName": "b.mar", "defaultVersion": True},
+    }
+    snapshot = json.dumps({"models": {"m": two}})
+    assert list_wanted({"model_snapshot": snapshot, "load_models": "x"}) == ["m=b.mar", "m=a.mar"]
+
+
+@pytest.mark.parametrize(
+    ("load_models", "wanted"),
+    [("all", []), ("ALL", []), ("", []), ("a.mar,b=c", ["a.mar", "b=c"])],
+)
+def test_load_models_names_archives(load_models: str, wanted: list[str]) -> None:
+    assert list_wanted({"load_models": load_models}) == wanted
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"m": 1}', '{"m": {"1.0": 2}}', "[" * 100_000])
+def test_settings_of_another_form_are_refused(store: Path, text: str) -> None:
+    settings = ServerSettings(store, ("full.mar",), overrides={"models": text})
+    with pytest.raises(WrongOption, match="config.properties: models is .* expected JSON"):
+        read_served(settings)
