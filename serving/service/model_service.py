@@ -15,13 +15,24 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from offpath.handler.error_kinds import BUSY, MODEL_GONE
-from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, REQUEST_ID_HEADER
-from offpath.serving.service.archived_handler import ArchivedHandler, MakeMetric
+from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, ID_HEADER, REQUEST_ID_HEADER
+from offpath.serving.service.archived_handler import ArchivedHandler, MakeMetric, open_body
+from offpath.serving.service.kserve import (
+    MOST_INSTANCES,
+    READERS,
+    Inference,
+    Read,
+    add_error_text,
+    find_failure,
+    list_pages,
+    speaks_kserve,
+    split_request,
+)
 from offpath.serving.service.messages import (
     HEALTHY,
     PING,
@@ -68,10 +79,12 @@ class Handler(Protocol):
     Attributes:
         health: its `diagnosis` is the reason to replace this process; None while the model works.
         count_requests: counts replies by status, seconds that they took, and number.
+        is_foreign: another archive's own code, which gets requests of KServe as they are.
     """
 
     health: Any
     count_requests: Callable[..., None]
+    is_foreign: bool
 
     def handle(self, requests: Sequence[Request]) -> list[Reply]:
         """Answers a batch, one reply per request, in order."""
@@ -112,6 +125,8 @@ class ModelService:
         self._handler, self._settings = handler, settings
         self._count, self._on_sick = count, on_sick
         self._paths = ModelPaths(settings.name, settings.version, settings.max_body_bytes)
+        pages = list_pages(settings.name, settings.version, handler.is_foreign)
+        self._pages = {PING: HEALTHY, **pages}
         self._batches = BatchQueue(
             self._handle, settings.batch_size, settings.max_batch_delay_ms / 1000
         )
@@ -149,49 +164,91 @@ class ModelService:
             client_id: the client's or server's id of the request, with which ours begins.
         """
         began_s, has_door = time.monotonic(), self._settings.has_door
-        if path == PING:
-            return Refused(MODEL_GONE).reply if self._has_ended else HEALTHY
+        if path in self._pages:
+            return Refused(MODEL_GONE).reply if self._has_ended else self._pages[path]
         request_id = ""
         try:
-            is_explanation = self._paths.asks_for_explanation(
-                method, path, headers.get("content-length")
-            )
-            if is_explanation:
+            call = self._paths.find(method, path, headers.get("content-length"))
+            if call.explains:
                 headers[EXPLAIN_HEADER] = "True"
             if not has_door:
                 request_id = make_event_id(client_id)
-            reply = await self._predict(headers, body, request_id, began_s)
+            request = Request(b"", request_id, headers)
+            read = None if self._handler.is_foreign else READERS.get(call.protocol)
+            if read is None:
+                reply = await self._predict(request, body, began_s)
+            else:
+                reply = await self._infer(request, body, began_s, read)
         except Refused as refused:
             reply = refused.reply
+        if reply.status != 200 and speaks_kserve(path) and not self._handler.is_foreign:
+            reply = add_error_text(reply)
         if not has_door:  # which counts its own replies
             self._handler.count_requests(reply.status, time.monotonic() - began_s)
         if request_id:
             reply.headers[REQUEST_ID_HEADER] = request_id
         return reply
 
-    async def _predict(
-        self, headers: dict[str, str], body: AsyncIterator[bytes], request_id: str, began_s: float
-    ) -> Reply:
+    async def _predict(self, request: Request, body: AsyncIterator[bytes], began_s: float) -> Reply:
         """Returns the handler's reply.
 
         Raises:
             Refused: too many requests wait, the body is too large or slow, or the model is gone.
         """
-        self._check_queue()
-        content = b""
-        if not (self._settings.has_door and headers.get(BODY_HEADER)):  # which the handler opens
-            content = await self._read(body)
-            # An upload does not count as a request that waits, because it may never end.
-            self._check_queue()
-        request = Request(content, request_id, headers, time.monotonic())
-        self._add(1)
-        try:
-            reply: Reply = await self._batches.answer(request)
-        finally:
-            self._add(-1)
-        self.answered += 1
-        self.took_s += time.monotonic() - began_s
+        content = await self._receive(request, body)
+        complete = replace(request, body=content, arrived_s=time.monotonic())
+        (reply,) = await self._answer([complete], began_s)
         return reply
+
+    async def _infer(
+        self, request: Request, body: AsyncIterator[bytes], began_s: float, read: Read
+    ) -> Reply:
+        """Returns one reply to a request of KServe, which may have several images.
+
+        Raises:
+            Refused: as `_predict`, or the request cannot be read.
+        """
+        inference = await self._read_inference(request, body, read)
+        arrived = replace(request, arrived_s=time.monotonic())
+        replies = await self._answer(split_request(arrived, inference.payloads), began_s)
+        own_id = request.request_id or request.headers.get(ID_HEADER, "")
+        model = {"model_name": self._settings.name}
+        if self._settings.version is not None:
+            model["model_version"] = self._settings.version
+        return find_failure(replies) or inference.write(replies, model, own_id)
+
+    async def _read_inference(
+        self, request: Request, body: AsyncIterator[bytes], read: Read
+    ) -> Inference:
+        """Reads a request of KServe; the event loop goes on, because a large one takes long."""
+        headers = request.headers
+        content: Any = await self._receive(request, body)
+        if self._is_named(request):
+            content = open_body(headers)
+        most = min(MOST_INSTANCES, self._settings.most_requests)
+        return await asyncio.to_thread(read, content, headers, most)
+
+    async def _answer(self, requests: Sequence[Request], began_s: float) -> list[Reply]:
+        """Returns the handler's replies; each request takes a place in the queue."""
+        # An upload does not count as a request that waits, because it may never end.
+        self._check_queue(len(requests))
+        self._add(len(requests))
+        try:
+            replies: list[Reply] = await self._batches.answer_all(requests)
+        finally:
+            self._add(-len(requests))
+        self.answered += len(requests)
+        self.took_s += len(requests) * (time.monotonic() - began_s)
+        return replies
+
+    def _is_named(self, request: Request) -> bool:
+        """Tells whether the body is a file of the front door's."""
+        return self._settings.has_door and bool(request.headers.get(BODY_HEADER))
+
+    async def _receive(self, request: Request, body: AsyncIterator[bytes]) -> bytes:
+        """Returns the body; empty if it is a file, which the handler opens."""
+        self._check_queue()
+        return b"" if self._is_named(request) else await self._read(body)
 
     async def _read(self, body: AsyncIterator[bytes]) -> bytes:
         """Reads a body to its end; raises Refused as soon as it is too large."""
@@ -205,10 +262,10 @@ class ModelService:
                     parts.append(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _check_queue(self) -> None:
+    def _check_queue(self, requests: int = 1) -> None:
         if self._has_ended:
             raise Refused(MODEL_GONE)
-        if self.requests >= self._settings.most_requests:
+        if self.requests + requests > self._settings.most_requests:
             raise Refused(BUSY)
 
     def _add(self, requests: int) -> None:
@@ -307,6 +364,13 @@ class BatchQueue:
             return await future
         finally:
             self._unanswered.discard(future)
+
+    async def answer_all(self, requests: Sequence[Any]) -> list[Any]:
+        """Returns the replies to requests that came together, which share a batch if they fit."""
+        if len(requests) == 1:
+            return [await self.answer(requests[0])]
+        self._expected = max(self._expected, min(self._most, len(requests)))
+        return await asyncio.gather(*map(self.answer, requests))
 
     def abandon(self, error: Exception) -> None:
         """Raises an error for every request that has no reply yet; runs in the event loop."""
