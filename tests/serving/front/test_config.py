@@ -141,14 +141,16 @@ def closed_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("closed")
     place = DoorPlace(folder, folder / "bodies", 1 << 40, folder, "0123456789abcdef")
     place.bodies.mkdir()
-    settings = DoorSettings(port=resolve_ports("127.0.0.1", [0])[0], tokens=folder / "t")
+    port, also = resolve_ports("127.0.0.1", [0, 0])
+    settings = DoorSettings(port=port, also_port=(also,), tokens=folder / "t")
     routes = (ServedModel("m", "1.0", "", ServingSettings(max_workers=1), 0, True),)
     path = write_config(place, settings, replace(BEHIND, routes=routes), [TOKEN])
     nginx = Nginx(WHEEL, path, place.log / "front.log", ())
     nginx.start()
     try:
         eventually(lambda: connect(settings.port)).close()
-        yield f"http://{settings.address}"
+        # Both are one door, so the tests only ask the further one.
+        yield f"http://{settings.more_addresses[0]}"
     finally:
         nginx.stop()
 
