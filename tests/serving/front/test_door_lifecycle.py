@@ -99,6 +99,9 @@ def test_killed_process_is_replaced_and_leaves_no_body(
     seen = run_kill_round(door, kill_one)
     print(f"{kill_one.__name__}: {seen}")
     assert set(seen.statuses) <= {200, 500, 502, 503}
+    if kill_one is kill_worker:
+        ended = re.compile(r'^offpath_worker_ends_total{model="near-free".*} [1-9]', re.M)
+        eventually(lambda: ended.search(httpx.get(door.metrics_url, trust_env=False).text))
 
 
 def test_the_workers_of_a_dead_server_are_counted_as_missing(door: FrontProcess) -> None:
@@ -164,6 +167,9 @@ def test_reload_replaces_torchserve_by_granian_and_back_and_loses_no_request(
             assert done.returncode == 0, done.stderr
             eventually(lambda: not door.children("java"))
             assert door.is_healthy()
+            # Granian's page counts its workers, and nothing is left of TorchServe's.
+            page = httpx.get(door.metrics_url, trust_env=False).text
+            assert page.count("\noffpath_workers_ready{") == 1
             door.process.send_signal(signal.SIGHUP)
             eventually(lambda: door.errors().count("reloaded; a new Granian serves") == 2)
             answer_some(seen)
