@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -292,16 +293,17 @@ def find_failure(replies: Sequence[Reply]) -> Reply | None:
     """Returns the first error among the replies, with its index in the message."""
     for index, reply in enumerate(replies):
         if reply.status != 200:
-            fields = orjson.loads(reply.body)
+            # Not orjson, which reads and writes no lone surrogates of a client's text.
+            fields = json.loads(reply.body)
             fields["message"] = f"instance {index}: {fields['message']}"
-            return replace(reply, body=orjson.dumps(fields))
+            return replace(reply, body=json.dumps(fields).encode())
     return None
 
 
 def add_error_text(reply: Reply) -> Reply:
     """Adds the key by which clients of KServe and Triton know the text of an error."""
-    fields = orjson.loads(reply.body)
-    return replace(reply, body=orjson.dumps({"error": fields["message"], **fields}))
+    fields = json.loads(reply.body)
+    return replace(reply, body=json.dumps({"error": fields["message"], **fields}).encode())
 
 
 def make_outputs(replies: Sequence[Reply]) -> dict[str, dict[str, Any]]:

@@ -25,7 +25,6 @@ from offpath.serving.service.archived_handler import ArchivedHandler, MakeMetric
 from offpath.serving.service.kserve import (
     MOST_INSTANCES,
     READERS,
-    Inference,
     Read,
     add_error_text,
     find_failure,
@@ -127,6 +126,10 @@ class ModelService:
         self._paths = ModelPaths(settings.name, settings.version, settings.max_body_bytes)
         pages = list_pages(settings.name, settings.version, handler.is_foreign)
         self._pages = {PING: HEALTHY, **pages}
+        # As V2 names them.
+        self._model = {"model_name": settings.name}
+        if settings.version is not None:
+            self._model["model_version"] = settings.version
         self._batches = BatchQueue(
             self._handle, settings.batch_size, settings.max_batch_delay_ms / 1000
         )
@@ -173,12 +176,8 @@ class ModelService:
                 headers[EXPLAIN_HEADER] = "True"
             if not has_door:
                 request_id = make_event_id(client_id)
-            request = Request(b"", request_id, headers)
             read = None if self._handler.is_foreign else READERS.get(call.protocol)
-            if read is None:
-                reply = await self._predict(request, body, began_s)
-            else:
-                reply = await self._infer(request, body, began_s, read)
+            reply = await self._reply(Request(b"", request_id, headers), body, read, began_s)
         except Refused as refused:
             reply = refused.reply
         if reply.status != 200 and speaks_kserve(path) and not self._handler.is_foreign:
@@ -189,44 +188,36 @@ class ModelService:
             reply.headers[REQUEST_ID_HEADER] = request_id
         return reply
 
-    async def _predict(self, request: Request, body: AsyncIterator[bytes], began_s: float) -> Reply:
+    async def _reply(
+        self, request: Request, body: AsyncIterator[bytes], read: Read | None, began_s: float
+    ) -> Reply:
         """Returns the handler's reply.
 
-        Raises:
-            Refused: too many requests wait, the body is too large or slow, or the model is gone.
-        """
-        content = await self._receive(request, body)
-        complete = replace(request, body=content, arrived_s=time.monotonic())
-        (reply,) = await self._answer([complete], began_s)
-        return reply
-
-    async def _infer(
-        self, request: Request, body: AsyncIterator[bytes], began_s: float, read: Read
-    ) -> Reply:
-        """Returns one reply to a request of KServe, which may have several images.
+        Args:
+            request: without its body.
+            read: reads a request of KServe, which may have several images; None for one image.
 
         Raises:
-            Refused: as `_predict`, or the request cannot be read.
+            Refused: too many requests wait, the body is too large or slow, the model is gone, or
+                `read` refuses it.
         """
-        inference = await self._read_inference(request, body, read)
-        arrived = replace(request, arrived_s=time.monotonic())
-        replies = await self._answer(split_request(arrived, inference.payloads), began_s)
-        own_id = request.request_id or request.headers.get(ID_HEADER, "")
-        model = {"model_name": self._settings.name}
-        if self._settings.version is not None:
-            model["model_version"] = self._settings.version
-        return find_failure(replies) or inference.write(replies, model, own_id)
-
-    async def _read_inference(
-        self, request: Request, body: AsyncIterator[bytes], read: Read
-    ) -> Inference:
-        """Reads a request of KServe; the event loop goes on, because a large one takes long."""
+        self._check_queue()
         headers = request.headers
-        content: Any = await self._receive(request, body)
-        if self._is_named(request):
+        is_named = self._settings.has_door and bool(headers.get(BODY_HEADER))
+        content: Any = b"" if is_named else await self._read(body)
+        request = replace(request, arrived_s=time.monotonic())
+        if read is None:  # the handler opens a named body
+            (reply,) = await self._answer([replace(request, body=content)], began_s)
+            return reply
+        if is_named:
             content = open_body(headers)
         most = min(MOST_INSTANCES, self._settings.most_requests)
-        return await asyncio.to_thread(read, content, headers, most)
+        # In a thread, because a large one takes long.
+        inference = await asyncio.to_thread(read, content, headers, most)
+        del content  # whose memory is held for the images from now on
+        replies = await self._answer(split_request(request, inference.payloads), began_s)
+        own_id = request.request_id or headers.get(ID_HEADER, "")
+        return find_failure(replies) or inference.write(replies, self._model, own_id)
 
     async def _answer(self, requests: Sequence[Request], began_s: float) -> list[Reply]:
         """Returns the handler's replies; each request takes a place in the queue."""
@@ -240,15 +231,6 @@ class ModelService:
         self.answered += len(requests)
         self.took_s += len(requests) * (time.monotonic() - began_s)
         return replies
-
-    def _is_named(self, request: Request) -> bool:
-        """Tells whether the body is a file of the front door's."""
-        return self._settings.has_door and bool(request.headers.get(BODY_HEADER))
-
-    async def _receive(self, request: Request, body: AsyncIterator[bytes]) -> bytes:
-        """Returns the body; empty if it is a file, which the handler opens."""
-        self._check_queue()
-        return b"" if self._is_named(request) else await self._read(body)
 
     async def _read(self, body: AsyncIterator[bytes]) -> bytes:
         """Reads a body to its end; raises Refused as soon as it is too large."""

@@ -331,6 +331,10 @@ def test_the_first_failure_names_its_index_and_the_text_that_clients_look_for() 
     text = "instance 1: cannot"
     assert orjson.loads(made.body) == {**error, "message": text, "error": text}
     assert find_failure(replies[:1]) is None
+    odd = Reply(400, {}, b'{"message": "\\ud800"}')
+    found = find_failure([odd])
+    assert found is not None
+    assert json.loads(add_error_text(found).body)["error"] == "instance 0: \ud800"
 
 
 @pytest.mark.parametrize("version", ["1.0", None])
