@@ -184,6 +184,12 @@ FRONT_OPTIONS = [
     ),
     *DOOR_OPTIONS,
     click.option(
+        "--also-port",
+        type=click.IntRange(1, 65535),
+        multiple=True,
+        help="A further port for predictions. Can be repeated.",
+    ),
+    click.option(
         "--invocations",
         is_flag=True,
         help="Open /invocations, SageMaker's path to the only model (docs/sagemaker.md).",

@@ -41,6 +41,7 @@ class DoorSettings:
         client_ids: a client's x-request-id that is a UUID becomes the start of the request's id.
         front_keys: secrets by which a host recognises `offpath front`, which sends the first one.
         explanations: opens /explanations too.
+        also_port: further ports of predictions.
         invocations: /invocations, SageMaker's path, leads to the only model.
         queue: requests that TorchServe may hold; more get 503.
         canary: versions that answer a share of their model's requests, unless suspended.
@@ -68,6 +69,7 @@ class DoorSettings:
     client_ids: bool = False
     front_keys: tuple[str, ...] = field(default=(), repr=False)
     explanations: bool = False
+    also_port: tuple[int, ...] = ()
     invocations: bool = False
     queue: int = QUEUE
     canary: tuple[Split, ...] = ()
@@ -99,6 +101,10 @@ class DoorSettings:
     @property
     def address(self) -> str:
         return _join(self.host, self.port)
+
+    @property
+    def more_addresses(self) -> list[str]:
+        return [_join(self.host, port) for port in self.also_port]
 
     @property
     def metrics_address(self) -> str:

@@ -17,11 +17,12 @@ from offpath.errors import WrongOption
 from offpath.handler import wire_names
 from offpath.handler.error_kinds import MODEL_GONE, OF_DOOR, RETRY_AFTER_S, ErrorKind
 from offpath.handler.process.host_limits import count_cores
-from offpath.serving.front.behind import Behind
+from offpath.serving.front.behind import MODEL_NAME, Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.openapi import OPENAPI, render_openapi
 from offpath.serving.server.served_model import name_socket
 from offpath.serving.server.server_settings import CONF_DIR
+from offpath.serving.service.messages import V2_SERVER
 
 TEMPLATE = CONF_DIR / "nginx.conf"
 CONF = "nginx.conf"
@@ -122,9 +123,17 @@ def _render(place: DoorPlace, settings: DoorSettings, behind: Behind) -> str:
         upstreams=_plan_upstreams(place.run, settings, behind),
         client_connections=settings.client_connections + COPIES * len(settings.shadow),
         names=wire_names,
+        models_of_v1=_list_models(behind),
+        server_of_v2=json.dumps(V2_SERVER),
         bodies_of=count_bodies(place.room_bytes, settings, behind),
         **_format_error_replies(behind),
     )
+
+
+def _list_models(behind: Behind) -> str:
+    """Returns the models that the door's paths can name, in the form of KServe's V1."""
+    names = dict.fromkeys(model.name for model in behind.routes)
+    return json.dumps({"models": list(filter(MODEL_NAME.fullmatch, names))})
 
 
 def _plan_upstreams(run: Path, settings: DoorSettings, behind: Behind) -> dict[str, list[str]]:

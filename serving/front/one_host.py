@@ -330,8 +330,9 @@ def settle_ports(door: DoorSettings) -> DoorSettings:
     Raises:
         ExpectedError: a port that was asked for is taken.
     """
-    if door.port and ":" not in door.host:
-        check_port_free(door.host, door.port, "--port")
+    for port, option in ((door.port, "--port"), *((one, "--also-port") for one in door.also_port)):
+        if port and ":" not in door.host:
+            check_port_free(door.host, port, option)
     if door.metrics_port:
         check_port_free(door.metrics_host, door.metrics_port, "--metrics-port")
     if ":" in door.host:

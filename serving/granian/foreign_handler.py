@@ -68,6 +68,8 @@ class ForeignHandler:
         Exception: whatever the archive's code raises while it loads.
     """
 
+    is_foreign = True
+
     def __init__(
         self,
         folder: Path,

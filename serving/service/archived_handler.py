@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,9 +25,15 @@ import yaml
 from ts.context import Context, RequestProcessor
 from ts.metrics.metric_cache_errors import MetricsCacheKeyError
 
+from offpath.handler.error_kinds import ErrorKind
 from offpath.handler.serving_settings import ServingSettings
-from offpath.handler.wire_names import RECEIVED_HEADER, WARM_UP_HEADER, WARM_UP_VARIABLE
-from offpath.serving.service.messages import Reply, Request
+from offpath.handler.wire_names import (
+    BODY_HEADER,
+    RECEIVED_HEADER,
+    WARM_UP_HEADER,
+    WARM_UP_VARIABLE,
+)
+from offpath.serving.service.messages import Refused, Reply, Request
 
 MANIFEST = Path("MAR-INF") / "MANIFEST.json"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
@@ -48,6 +55,8 @@ MakeMetric = Callable[[str, Sequence[str], bool], ServerMetric]
 class ArchivedHandler:
     """The handler of an unpacked archive.
 
+    `Handler` of model_service.py describes the members that the service uses.
+
     Args:
         batch_size: the largest batch that will come; None for the archive's own setting.
         gpu: index of the CUDA device; None for the CPU.
@@ -58,6 +67,8 @@ class ArchivedHandler:
     Raises:
         OSError: the folder holds no archive.
     """
+
+    is_foreign = False
 
     def __init__(
         self,
@@ -158,6 +169,32 @@ def make_row(request: Request) -> Any:
     from offpath.handler.request.body_from_front_door import UnparsedRequest
 
     return UnparsedRequest(None, {"body": body}, None, content_type)
+
+
+def open_body(headers: Mapping[str, str]) -> Any:
+    """Maps the file that the front door names in these headers.
+
+    Raises:
+        Refused: the file is gone or cannot be read, or the door has not sent this request.
+    """
+    # The archive's own copies, which can be imported once its entry was loaded.
+    from offpath.handler.errors import BodyUnreadable, ItemError
+
+    try:
+        door = find_door()
+        if door is None or not door.has_sent(headers):
+            raise BodyUnreadable("the front door has not sent this request")
+        return door.map_body(headers[BODY_HEADER])
+    except ItemError as error:
+        raise Refused(ErrorKind(error.status, error.type, error.message)) from None
+
+
+@lru_cache(maxsize=1)
+def find_door() -> Any:
+    """Returns the bodies of this server's front door; None without one."""
+    from offpath.handler.request.body_from_front_door import DoorBodies
+
+    return DoorBodies.from_environment()
 
 
 def load_entry(path: Path) -> Any:

@@ -13,6 +13,9 @@ from offpath.handler.error_kinds import NO_METHOD, NO_PATH, RETRY_AFTER_S, TOO_L
 JSON_TYPE = "application/json"
 METHODS = frozenset(("POST", "PUT"))
 PING = "/ping"
+# The protocols of KServe (kserve.py).
+V1, V2 = "v1", "v2"
+V2_SERVER = {"name": "offpath", "version": "", "extensions": ["binary_tensor_data"]}
 ID_FORM = re.compile("[A-Za-z0-9-]{1,64}")
 
 
@@ -71,37 +74,50 @@ class Refused(Exception):
         return Reply(kind.status, headers, json.dumps(fields).encode())
 
 
+@dataclass(frozen=True)
+class Call:
+    """A path's kind: prediction or explanation, and KServe's protocol; empty for TorchServe's."""
+
+    explains: bool = False
+    protocol: str = ""
+
+
 class ModelPaths:
     """The paths that lead to one version of a model; `version` is None if paths name none."""
 
     def __init__(self, name: str, version: str | None, max_body_bytes: int) -> None:
-        ends = [name] if version is None else [name, f"{name}/{version}"]
-        # True where an explanation is asked for.
-        self._explains = {
-            f"/{word}/{end}": word == "explanations"
-            for word in ("predictions", "explanations")
-            for end in ends
+        self._calls = {
+            # As TorchServe answers it for its only model. A front door opens it only when told to.
+            "/invocations": Call(),
+            f"/v1/models/{name}:predict": Call(protocol=V1),
+            f"/v1/models/{name}:explain": Call(True, V1),
         }
-        # As TorchServe answers it for its only model. A front door opens it only when told to.
-        self._explains["/invocations"] = False
+        for model in [name] if version is None else [name, f"{name}/{version}"]:
+            of_v2 = f"/v2/models/{model.replace('/', '/versions/')}"
+            self._calls |= {
+                f"/predictions/{model}": Call(),
+                f"/explanations/{model}": Call(True),
+                f"{of_v2}/infer": Call(protocol=V2),
+                f"{of_v2}/explain": Call(True, V2),
+            }
         self.max_body_bytes = max_body_bytes
         self.too_large = TOO_LARGE._replace(
             text=TOO_LARGE.text.format(max_body_bytes=max_body_bytes)
         )
 
-    def asks_for_explanation(self, method: str, path: str, length: str | None) -> bool:
-        """Tells whether a request asks for an explanation instead of a prediction.
+    def find(self, method: str, path: str, length: str | None) -> Call:
+        """Returns what a request asks for.
 
         `path` has no escapes. `length` is the content-length header.
 
         Raises:
             Refused: the request is for none of these paths, or its body is too large.
         """
-        explains = self._explains.get(path)
-        if explains is None:
+        call = self._calls.get(path)
+        if call is None:
             raise Refused(NO_PATH)
         if method not in METHODS:
             raise Refused(NO_METHOD)
         if length is not None and int(length) > self.max_body_bytes:
             raise Refused(self.too_large)
-        return explains
+        return call

@@ -15,13 +15,23 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from offpath.handler.error_kinds import BUSY, MODEL_GONE
-from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, REQUEST_ID_HEADER
-from offpath.serving.service.archived_handler import ArchivedHandler, MakeMetric
+from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, ID_HEADER, REQUEST_ID_HEADER
+from offpath.serving.service.archived_handler import ArchivedHandler, MakeMetric, open_body
+from offpath.serving.service.kserve import (
+    MOST_INSTANCES,
+    READERS,
+    Read,
+    add_error_text,
+    find_failure,
+    list_pages,
+    speaks_kserve,
+    split_request,
+)
 from offpath.serving.service.messages import (
     HEALTHY,
     PING,
@@ -68,10 +78,12 @@ class Handler(Protocol):
     Attributes:
         health: its `diagnosis` is the reason to replace this process; None while the model works.
         count_requests: counts replies by status, seconds that they took, and number.
+        is_foreign: another archive's own code, which gets requests of KServe as they are.
     """
 
     health: Any
     count_requests: Callable[..., None]
+    is_foreign: bool
 
     def handle(self, requests: Sequence[Request]) -> list[Reply]:
         """Answers a batch, one reply per request, in order."""
@@ -112,6 +124,12 @@ class ModelService:
         self._handler, self._settings = handler, settings
         self._count, self._on_sick = count, on_sick
         self._paths = ModelPaths(settings.name, settings.version, settings.max_body_bytes)
+        pages = list_pages(settings.name, settings.version, handler.is_foreign)
+        self._pages = {PING: HEALTHY, **pages}
+        # As V2 names them.
+        self._model = {"model_name": settings.name}
+        if settings.version is not None:
+            self._model["model_version"] = settings.version
         self._batches = BatchQueue(
             self._handle, settings.batch_size, settings.max_batch_delay_ms / 1000
         )
@@ -149,49 +167,70 @@ class ModelService:
             client_id: the client's or server's id of the request, with which ours begins.
         """
         began_s, has_door = time.monotonic(), self._settings.has_door
-        if path == PING:
-            return Refused(MODEL_GONE).reply if self._has_ended else HEALTHY
+        if path in self._pages:
+            return Refused(MODEL_GONE).reply if self._has_ended else self._pages[path]
         request_id = ""
         try:
-            is_explanation = self._paths.asks_for_explanation(
-                method, path, headers.get("content-length")
-            )
-            if is_explanation:
+            call = self._paths.find(method, path, headers.get("content-length"))
+            if call.explains:
                 headers[EXPLAIN_HEADER] = "True"
             if not has_door:
                 request_id = make_event_id(client_id)
-            reply = await self._predict(headers, body, request_id, began_s)
+            read = None if self._handler.is_foreign else READERS.get(call.protocol)
+            reply = await self._reply(Request(b"", request_id, headers), body, read, began_s)
         except Refused as refused:
             reply = refused.reply
+        if reply.status != 200 and speaks_kserve(path) and not self._handler.is_foreign:
+            reply = add_error_text(reply)
         if not has_door:  # which counts its own replies
             self._handler.count_requests(reply.status, time.monotonic() - began_s)
         if request_id:
             reply.headers[REQUEST_ID_HEADER] = request_id
         return reply
 
-    async def _predict(
-        self, headers: dict[str, str], body: AsyncIterator[bytes], request_id: str, began_s: float
+    async def _reply(
+        self, request: Request, body: AsyncIterator[bytes], read: Read | None, began_s: float
     ) -> Reply:
         """Returns the handler's reply.
 
+        Args:
+            request: without its body.
+            read: reads a request of KServe, which may have several images; None for one image.
+
         Raises:
-            Refused: too many requests wait, the body is too large or slow, or the model is gone.
+            Refused: too many requests wait, the body is too large or slow, the model is gone, or
+                `read` refuses it.
         """
         self._check_queue()
-        content = b""
-        if not (self._settings.has_door and headers.get(BODY_HEADER)):  # which the handler opens
-            content = await self._read(body)
-            # An upload does not count as a request that waits, because it may never end.
-            self._check_queue()
-        request = Request(content, request_id, headers, time.monotonic())
-        self._add(1)
+        headers = request.headers
+        is_named = self._settings.has_door and bool(headers.get(BODY_HEADER))
+        content: Any = b"" if is_named else await self._read(body)
+        request = replace(request, arrived_s=time.monotonic())
+        if read is None:  # the handler opens a named body
+            (reply,) = await self._answer([replace(request, body=content)], began_s)
+            return reply
+        if is_named:
+            content = open_body(headers)
+        most = min(MOST_INSTANCES, self._settings.most_requests)
+        # In a thread, because a large one takes long.
+        inference = await asyncio.to_thread(read, content, headers, most)
+        del content  # whose memory is held for the images from now on
+        replies = await self._answer(split_request(request, inference.payloads), began_s)
+        own_id = request.request_id or headers.get(ID_HEADER, "")
+        return find_failure(replies) or inference.write(replies, self._model, own_id)
+
+    async def _answer(self, requests: Sequence[Request], began_s: float) -> list[Reply]:
+        """Returns the handler's replies; each request takes a place in the queue."""
+        # An upload does not count as a request that waits, because it may never end.
+        self._check_queue(len(requests))
+        self._add(len(requests))
         try:
-            reply: Reply = await self._batches.answer(request)
+            replies: list[Reply] = await self._batches.answer_all(requests)
         finally:
-            self._add(-1)
-        self.answered += 1
-        self.took_s += time.monotonic() - began_s
-        return reply
+            self._add(-len(requests))
+        self.answered += len(requests)
+        self.took_s += len(requests) * (time.monotonic() - began_s)
+        return replies
 
     async def _read(self, body: AsyncIterator[bytes]) -> bytes:
         """Reads a body to its end; raises Refused as soon as it is too large."""
@@ -205,10 +244,10 @@ class ModelService:
                     parts.append(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _check_queue(self) -> None:
+    def _check_queue(self, requests: int = 1) -> None:
         if self._has_ended:
             raise Refused(MODEL_GONE)
-        if self.requests >= self._settings.most_requests:
+        if self.requests + requests > self._settings.most_requests:
             raise Refused(BUSY)
 
     def _add(self, requests: int) -> None:
@@ -307,6 +346,13 @@ class BatchQueue:
             return await future
         finally:
             self._unanswered.discard(future)
+
+    async def answer_all(self, requests: Sequence[Any]) -> list[Any]:
+        """Returns the replies to requests that came together, which share a batch if they fit."""
+        if len(requests) == 1:
+            return [await self.answer(requests[0])]
+        self._expected = max(self._expected, min(self._most, len(requests)))
+        return await asyncio.gather(*map(self.answer, requests))
 
     def abandon(self, error: Exception) -> None:
         """Raises an error for every request that has no reply yet; runs in the event loop."""

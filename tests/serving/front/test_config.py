@@ -6,17 +6,22 @@ import os
 import re
 import socket
 import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 
 from offpath.errors import ExpectedError, MissingPackage
+from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import OLDEST, Nginx, NginxBinary, find_nginx, read_version
 from offpath.serving.front.nginx_config import ERRORS, DoorPlace, write_config
 from offpath.serving.process.ports import resolve_ports
+from offpath.serving.server.served_model import ServedModel
+from offpath.serving.service.kserve import list_pages
 from tests.support.certificates import write_certificate
 from tests.support.eventually import eventually
 
@@ -125,6 +130,82 @@ def test_no_log_holds_a_token_or_a_control_character(place: DoorPlace, verbose: 
         assert not re.search(rb"[\x00-\x08\x0b-\x1f]|s3cret", log.read_bytes())
         assert log.stat().st_mode & 0o777 == 0o640
     assert not verbose or b"GET /models" in (place.log / "front-access.log").read_bytes()
+
+
+TOKEN = "s3cret-of-alice00"
+
+
+@pytest.fixture(scope="module")
+def closed_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a door with a token, before the workers of a Granian that do not listen."""
+    folder = tmp_path_factory.mktemp("closed")
+    place = DoorPlace(folder, folder / "bodies", 1 << 40, folder, "0123456789abcdef")
+    place.bodies.mkdir()
+    port, also = resolve_ports("127.0.0.1", [0, 0])
+    settings = DoorSettings(port=port, also_port=(also,), tokens=folder / "t")
+    routes = (ServedModel("m", "1.0", "", ServingSettings(max_workers=1), 0, True),)
+    path = write_config(place, settings, replace(BEHIND, routes=routes), [TOKEN])
+    nginx = Nginx(WHEEL, path, place.log / "front.log", ())
+    nginx.start()
+    try:
+        eventually(lambda: connect(settings.port)).close()
+        # Both are one door, so the tests only ask the further one.
+        yield f"http://{settings.more_addresses[0]}"
+    finally:
+        nginx.stop()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "without_token"),
+    [
+        pytest.param("POST", "/v1/models/m:predict", 503, 401, id="v1-predict"),
+        pytest.param("POST", "/v2/models/m/infer", 503, 401, id="v2-infer"),
+        pytest.param("POST", "/v2/models/m/versions/1.0/infer", 503, 401, id="v2-version"),
+        pytest.param("GET", "/v1/models/m", 503, 401, id="v1-model"),
+        pytest.param("GET", "/v1/models", 200, 401, id="v1-models"),
+        pytest.param("GET", "/v2", 200, 401, id="v2"),
+        pytest.param("GET", "/v2/models/m/versions/1.0/ready", 503, 401, id="v2-ready"),
+        pytest.param("GET", "/v2/health/live", 200, 200, id="live"),
+        pytest.param("GET", "/v2/health/ready", 503, 503, id="ready"),
+        pytest.param("GET", "/v1/models/m:predict", 405, 401, id="get"),
+        pytest.param("POST", "/v1/models/m", 405, 401, id="post"),
+        pytest.param("POST", "/v1/models/other:predict", 404, 401, id="other-model"),
+        pytest.param("POST", "/v2/models/m/versions/2.0/infer", 404, 401, id="other-version"),
+        pytest.param("POST", "/v1/models/m:explain", 403, 403, id="v1-explain"),
+        pytest.param("POST", "/v2/models/m/explain", 403, 403, id="v2-explain"),
+        pytest.param("POST", "/v1/models/m:predict/x", 404, 404, id="behind"),
+        pytest.param("POST", "/v1/models/m%0a:predict", 404, 404, id="line-break"),
+        pytest.param("POST", "/v1/models/..%2fm:predict", 404, 404, id="folder"),
+        pytest.param("GET", "/v2/repository/index", 404, 404, id="repository"),
+    ],
+)
+def test_paths_of_kserve_have_the_rules_of_predictions(
+    closed_door: str, method: str, path: str, status: int, without_token: int
+) -> None:
+    token = {"Authorization": f"Bearer {TOKEN}"}
+    for headers, expected in ((token, status), ({}, without_token)):
+        reply = httpx.request(method, closed_door + path, headers=headers)
+        assert reply.status_code == expected, reply.text
+        assert reply.headers["x-request-id"]
+    if status == 405:
+        allowed = "POST, PUT" if method == "GET" else "GET, HEAD"
+        assert (
+            reply.status_code == 401
+            and allowed in httpx.request(method, closed_door + path, headers=token).headers["allow"]
+        )
+
+
+def test_bodies_of_kserve_have_the_limit_of_predictions(closed_door: str) -> None:
+    body, token = bytes(BEHIND.max_body_bytes + 1), {"Authorization": f"Bearer {TOKEN}"}
+    reply = httpx.post(f"{closed_door}/v2/models/m/infer", content=body, headers=token)
+    assert (reply.status_code, reply.json()["type"]) == (413, "PayloadTooLarge")
+
+
+def test_the_door_says_of_itself_what_a_worker_says(closed_door: str) -> None:
+    token = {"Authorization": f"Bearer {TOKEN}"}
+    pages = list_pages("m", "1.0", False)
+    for path in ("/v1/models", "/v2", "/v2/health/live"):
+        assert httpx.get(closed_door + path, headers=token).json() == json.loads(pages[path].body)
 
 
 def connect(port: int) -> socket.socket | None:

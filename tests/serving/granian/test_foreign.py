@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -280,6 +281,51 @@ def test_replies_are_those_of_torchserve(
     theirs, ours = ask(torchserve.inference_url, request_), ask(granian.inference_url, request_)
     assert show(ours) == show(theirs)
     assert ours.headers.get("x-own") == theirs.headers.get("x-own")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "v1/models/echo:predict",
+        "v1/models/echo:explain",
+        "v2/models/echo/infer",
+        "v2/models/echo/explain",
+    ],
+)
+def test_paths_of_kserve_give_the_handler_the_body_as_it_is(
+    torchserve: Server, granian: Server, path: str
+) -> None:
+    theirs, ours = (
+        httpx.post(f"{one.inference_url}/{path}", json={"instances": [1]}, headers={"x-do": "tell"})
+        for one in (torchserve, granian)
+    )
+    assert show(ours) == show(theirs)
+    assert ours.json()["rows"] == {"body": {"instances": [1]}}
+
+
+@pytest.mark.parametrize("envelope", ["kserve", "kservev2"])
+def test_torchserves_envelopes_of_kserve(
+    store: Path, monkeypatch: pytest.MonkeyPatch, envelope: str
+) -> None:
+    monkeypatch.setenv("TS_SERVICE_ENVELOPE", envelope)
+    text = base64.b64encode(PHOTOGRAPH).decode()
+    tensor = {"name": "7", "shape": [-1], "datatype": "BYTES", "data": [text]}
+    bodies = {
+        "v1/models/stock:predict": {"instances": [{"data": text}, {"data": text}]},
+        "v2/models/stock/infer": {"id": "mine", "inputs": [tensor, tensor]},
+    }
+    path = next(path for path in bodies if path[:2] == ("v2" if "v2" in envelope else "v1"))
+    replies = []
+    for kind in ("torchserve", "granian"):
+        java = {"disable_token_authorization": "true", "service_envelope": envelope}
+        changes = {"stock": True, "overrides": java} if kind == "torchserve" else {}
+        with start(store, "stock", kind, **changes) as server:
+            for body in (bodies[path], {"wrong": 1}):
+                replies.append(httpx.post(f"{server.inference_url}/{path}", json=body))
+    assert [show(one) for one in replies[2:]] == [show(one) for one in replies[:2]]
+    assert replies[2].status_code == 200
+    answers = replies[2].json().get("predictions") or replies[2].json()["outputs"]
+    assert len(answers) == 2
 
 
 def test_an_archive_may_hold_modules_with_our_names(torchserve: Server, store: Path) -> None:

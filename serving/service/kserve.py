@@ -1,0 +1,374 @@
+"""KServe's protocols: V1, and V2 (the Open Inference Protocol) with its extension for binary data.
+
+A request of theirs has several images and one status. Each image becomes a request of its own to
+the handler. https://kserve.github.io/website/docs/concepts/architecture/data-plane
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import orjson
+
+from offpath.handler.error_kinds import ErrorKind
+from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, ID_HEADER, TYPE_HEADER
+from offpath.serving.service.messages import JSON_TYPE, V1, V2, V2_SERVER, Refused, Reply, Request
+
+# More images in one request are refused, whatever the queue has room for.
+MOST_INSTANCES = 1000
+# A body of `{},{},...` would become millions of objects (MAX_JSON_VALUES in payload.py).
+MOST_JSON_VALUES = 20_000
+JSON_STRUCTURE = (b",", b"{", b"[")
+# Keys under which an instance may hold its text, also one within the other.
+IMAGE_KEYS = ("data", "body", "image_bytes", "b64")
+WHITE_SPACE = b" \t\n\r\v\f"
+BYTES_TYPE = "application/octet-stream"
+# The length of the JSON before the binary data; Triton's clients send and expect it.
+LENGTH_HEADER = "inference-header-content-length"
+LENGTH_FORM = re.compile("[0-9]{1,10}")
+MOST_DIMENSIONS = 8
+# Datatype and shape of each output of V2. The last one is the handler's own JSON.
+OUTPUTS: dict[str, tuple[str, list[int]]] = {
+    "label": ("BYTES", [-1, -1]),
+    "score": ("FP32", [-1, -1]),
+    "reply": ("BYTES", [-1]),
+}
+
+
+@dataclass(frozen=True)
+class InferenceV1:
+    """`{"instances": [...]}`, which gets `{"predictions": [...]}`; `payloads` are the images."""
+
+    payloads: list[bytes]
+    explains: bool
+
+    def write(self, replies: Sequence[Reply], model: Mapping[str, str], own_id: str) -> Reply:
+        """Makes one reply of the handler's, as `InferenceV2.write`."""
+        name = b"explanations" if self.explains else b"predictions"
+        body = b'{"%s":[%s]}' % (name, b",".join(reply.body for reply in replies))
+        return merge_headers(replies, JSON_TYPE, body)
+
+
+@dataclass(frozen=True)
+class InferenceV2:
+    """Tensors of images, which get tensors of labels, scores and replies.
+
+    Attributes:
+        id: the client's id of the request; None without one.
+        outputs: True for each output that goes as binary data, by name.
+        has_chosen: the client names these outputs; otherwise those that there are will do.
+    """
+
+    payloads: list[bytes]
+    id: str | None
+    outputs: Mapping[str, bool]
+    has_chosen: bool
+
+    def write(self, replies: Sequence[Reply], model: Mapping[str, str], own_id: str) -> Reply:
+        """Makes one reply of the handler's, which all have status 200.
+
+        Args:
+            model: `model_name` and, where paths have versions, `model_version`.
+            own_id: our id of the request.
+
+        Raises:
+            Refused: the request asks for an output that the replies do not have.
+        """
+        found = make_outputs(replies)
+        if self.has_chosen and not found.keys() >= self.outputs.keys():
+            raise refuse("the replies are not scores by label; ask for the output 'reply'")
+        tensors, binary = [], []
+        for name in (name for name in found if name in self.outputs):
+            tensor, values = {"name": name, **found[name]}, found[name]["data"]
+            if self.outputs[name]:
+                del tensor["data"]
+                binary.append(encode_values(values))
+                tensor["parameters"] = {"binary_data_size": len(binary[-1])}
+            tensors.append(tensor)
+        text = orjson.dumps({**model, "id": self.id or own_id, "outputs": tensors})
+        if not binary:
+            return merge_headers(replies, JSON_TYPE, text)
+        reply = merge_headers(replies, BYTES_TYPE, b"".join([text, *binary]))
+        reply.headers[LENGTH_HEADER] = str(len(text))
+        return reply
+
+
+Inference = InferenceV1 | InferenceV2
+# Takes a request's body and headers, and the most images.
+Read = Callable[[Any, Mapping[str, str], int], Inference]
+
+
+def read_v1(body: Any, headers: Mapping[str, str], most: int) -> InferenceV1:
+    """Reads a request of V1 with at most `most` images.
+
+    Raises:
+        Refused: status 400, with the reason.
+    """
+    instances = read_json(body).get("instances")
+    if not isinstance(instances, list):
+        raise refuse('the JSON must be an object with a list of images, {"instances": [...]}')
+    check_count(len(instances), most)
+    payloads = [read_image(one, f"instance {n}") for n, one in enumerate(instances)]
+    return InferenceV1(payloads, headers.get(EXPLAIN_HEADER) == "True")
+
+
+def read_v2(body: Any, headers: Mapping[str, str], most: int) -> InferenceV2:
+    """Reads a request of V2, as `read_v1`; the images of several inputs count as those of one."""
+    size = read_json_length(headers, len(body))
+    content, rest = read_json(memoryview(body)[:size]), memoryview(body)[size:]
+    payloads: list[bytes] = []
+    for number, tensor in enumerate(list_objects(content, "inputs")):
+        place, binary = f"input {number}", None
+        binary_size = read_parameter(tensor, "binary_data_size")
+        if binary_size is not None:
+            if type(binary_size) is not int or not 0 <= binary_size <= len(rest):
+                raise refuse(f"{place} has a wrong binary_data_size; {len(rest)} bytes are left")
+            binary, rest = rest[:binary_size], rest[binary_size:]
+        payloads += read_tensor(tensor, binary, place, most - len(payloads))
+    if len(rest) > 0:
+        raise refuse(f"{len(rest)} bytes of binary data belong to no input")
+    check_count(len(payloads), most)
+    name, asked = content.get("id"), list_objects(content, "outputs")
+    if not isinstance(name, (str, type(None))):
+        raise refuse("the id is not a text")
+    return InferenceV2(payloads, name, read_outputs(content, asked), asked != [])
+
+
+READERS: dict[str, Read] = {V1: read_v1, V2: read_v2}
+
+
+def read_json(text: bytes | memoryview) -> dict[str, Any]:
+    """Parses an object, after a look at how many values it could have."""
+    text = bytes(text)
+    if sum(map(text.count, JSON_STRUCTURE)) > MOST_JSON_VALUES:
+        raise refuse(f"the JSON has more than {MOST_JSON_VALUES} values")
+    try:
+        content = orjson.loads(text)
+    except ValueError:
+        raise refuse("the body is not JSON") from None
+    if not isinstance(content, dict):
+        raise refuse("the JSON is not an object")
+    return content
+
+
+def read_image(value: object, place: str) -> bytes:
+    """Decodes base64 text, bare or in an object such as `{"image_bytes": {"b64": ...}}`."""
+    for _ in range(2):
+        if isinstance(value, dict):
+            value = next((value[key] for key in IMAGE_KEYS if key in value), None)
+    if not isinstance(value, str):
+        keys = ", ".join(IMAGE_KEYS)
+        raise refuse(f"{place} must be base64 text, or an object with it under one of {keys}")
+    try:
+        return base64.b64decode(value.encode().translate(None, WHITE_SPACE), validate=True)
+    except ValueError:
+        raise refuse(f"{place} is not base64") from None
+
+
+def read_json_length(headers: Mapping[str, str], size: int) -> int:
+    """Returns the length of the JSON; the binary data comes after it."""
+    given = headers.get(LENGTH_HEADER, str(size))
+    if LENGTH_FORM.fullmatch(given) is None or int(given) > size:
+        raise refuse(f"Inference-Header-Content-Length is not a number up to {size}")
+    return int(given)
+
+
+def list_objects(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    found = content.get(key) or []
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise refuse(f"{key!r} is not a list of objects")
+    return found
+
+
+def read_parameter(owner: Mapping[str, Any], name: str) -> object:
+    parameters = owner.get("parameters")
+    return parameters.get(name) if isinstance(parameters, dict) else None
+
+
+def read_outputs(content: Mapping[str, Any], asked: list[dict[str, Any]]) -> dict[str, bool]:
+    """Returns the outputs that are asked for, and True for those that go as binary data."""
+    is_binary = read_parameter(content, "binary_data_output") is True
+    outputs = {}
+    for one in asked or [{"name": name} for name in OUTPUTS]:
+        own, name = read_parameter(one, "binary_data"), one.get("name")
+        if not isinstance(name, str) or name not in OUTPUTS:
+            raise refuse(f"there is no such output; the outputs are {', '.join(OUTPUTS)}")
+        outputs[name] = is_binary if own is None else own is True
+    return outputs
+
+
+def read_tensor(
+    tensor: Mapping[str, Any], binary: memoryview | None, place: str, most: int
+) -> list[bytes]:
+    """Reads the images of one input; `binary` is its part of the binary data."""
+    shape: Any = tensor.get("shape")
+    datatype, data = tensor.get("datatype"), tensor.get("data")
+    is_list = isinstance(shape, list) and len(shape) <= MOST_DIMENSIONS
+    if not is_list or not all(type(size) is int for size in shape):
+        raise refuse(f"the shape of {place} is not a list of at most {MOST_DIMENSIONS} numbers")
+    if datatype == "UINT8" and binary is not None:
+        return split_pixels(shape, binary, place, most)
+    if datatype != "BYTES":
+        raise refuse(f"{place} is neither BYTES, image files, nor UINT8, pixels as binary data")
+    if binary is not None:
+        images = list(split_bytes(binary, place, most))
+    elif isinstance(data, list):
+        # One list for all elements, or one for each row.
+        texts = list(chain(*(one if isinstance(one, list) else [one] for one in data)))
+        check_count(len(texts), most)
+        images = [read_image(text, f"element {n} of {place}") for n, text in enumerate(texts)]
+    else:
+        raise refuse(f"{place} has neither a list of data nor a binary_data_size")
+    # TorchServe's examples have the shape [-1].
+    if -1 not in shape and math.prod(shape) != len(images):
+        raise refuse(f"the shape of {place} does not fit its {len(images)} elements")
+    return images
+
+
+def split_bytes(binary: memoryview, place: str, most: int) -> Iterator[bytes]:
+    """Yields the elements of a BYTES tensor, each after its length."""
+    end = count = 0
+    while end < len(binary):
+        start = end + 4
+        end = start + int.from_bytes(binary[end:start], "little")
+        if end > len(binary):
+            raise refuse(f"the binary data of {place} ends inside element {count}")
+        count += 1
+        check_count(count, most)
+        yield bytes(binary[start:end])
+
+
+def split_pixels(shape: list[int], binary: memoryview, place: str, most: int) -> list[bytes]:
+    """Makes a thin client's .npy of each image of a UINT8 tensor [n, height, width, channels]."""
+    if len(shape) != 4 or min(shape) < 1 or math.prod(shape) != len(binary):
+        raise refuse(f"{place} is not [n, height, width, channels] with a byte for each value")
+    check_count(shape[0], most)
+    head = io.BytesIO()
+    layout = {"descr": "|u1", "fortran_order": False, "shape": tuple(shape[1:])}
+    np.lib.format.write_array_header_1_0(head, layout)
+    size = len(binary) // shape[0]
+    starts = range(0, len(binary), size)
+    return [head.getvalue() + bytes(binary[start : start + size]) for start in starts]
+
+
+def check_count(images: int, most: int) -> None:
+    if images == 0:
+        raise refuse("the request has no images")
+    if images > most:
+        raise refuse(f"the request has more than {most} images; send fewer at a time")
+
+
+def refuse(text: str) -> Refused:
+    return Refused(ErrorKind(400, "BadEnvelope", text))
+
+
+def split_request(request: Request, payloads: Sequence[bytes]) -> list[Request]:
+    """Makes a request for each image, with ids that end in its index."""
+    marks = {BODY_HEADER: "", TYPE_HEADER: BYTES_TYPE, "content-type": BYTES_TYPE}
+    requests = []
+    for index, payload in enumerate(payloads):
+        own_id = name_instance(request.request_id, index)
+        door_id = name_instance(request.headers.get(ID_HEADER, ""), index)
+        headers = {**request.headers, **marks, ID_HEADER: door_id}
+        requests.append(replace(request, body=payload, request_id=own_id, headers=headers))
+    return requests
+
+
+def name_instance(request_id: str, index: int) -> str:
+    """Returns `ID.n`; what comes after a ~ tells attempts apart (conf/nginx.conf)."""
+    name, mark, attempt = request_id.partition("~")
+    return f"{name}.{index}{mark}{attempt}" if name else ""
+
+
+def find_failure(replies: Sequence[Reply]) -> Reply | None:
+    """Returns the first error among the replies, with its index in the message."""
+    for index, reply in enumerate(replies):
+        if reply.status != 200:
+            # Not orjson, which reads and writes no lone surrogates of a client's text.
+            fields = json.loads(reply.body)
+            fields["message"] = f"instance {index}: {fields['message']}"
+            return replace(reply, body=json.dumps(fields).encode())
+    return None
+
+
+def add_error_text(reply: Reply) -> Reply:
+    """Adds the key by which clients of KServe and Triton know the text of an error."""
+    fields = json.loads(reply.body)
+    return replace(reply, body=json.dumps({"error": fields["message"], **fields}).encode())
+
+
+def make_outputs(replies: Sequence[Reply]) -> dict[str, dict[str, Any]]:
+    """Makes the tensors of V2; shorter rows of labels and scores are filled up.
+
+    Replies that are not scores by label, as own handlers and explanations have them, only have
+    the output `reply`.
+    """
+    texts = [reply.body.decode() for reply in replies]
+    reply_tensor = {"datatype": "BYTES", "shape": [len(texts)], "data": texts}
+    scores = [orjson.loads(text) for text in texts]
+    if not all(map(is_scores, scores)):
+        return {"reply": reply_tensor}
+    width = max(map(len, scores))
+    labels = chain(*([*one, *[""] * (width - len(one))] for one in scores))
+    numbers = chain(*([*one.values(), *[0.0] * (width - len(one))] for one in scores))
+    shape = [len(texts), width]
+    return {
+        "label": {"datatype": "BYTES", "shape": shape, "data": list(labels)},
+        "score": {"datatype": "FP32", "shape": shape, "data": list(numbers)},
+        "reply": reply_tensor,
+    }
+
+
+def is_scores(reply: object) -> bool:
+    return isinstance(reply, dict) and all(isinstance(v, (int, float)) for v in reply.values())
+
+
+def encode_values(values: Sequence[str] | Sequence[float]) -> bytes:
+    """Encodes numbers as FP32, and texts as BYTES: each after its length."""
+    if values and not isinstance(values[0], str):
+        return np.asarray(values, "<f4").tobytes()
+    texts = [str(value).encode() for value in values]
+    return b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+
+
+def merge_headers(replies: Sequence[Reply], content_type: str, body: bytes) -> Reply:
+    """Makes a reply with the last one's headers, whose batch was the last or one of the last."""
+    return Reply(200, {**replies[-1].headers, "content-type": content_type}, body)
+
+
+def speaks_kserve(path: str) -> bool:
+    return path.startswith(("/v1/", "/v2/"))
+
+
+def list_pages(name: str, version: str | None, is_foreign: bool) -> dict[str, Reply]:
+    """Returns the replies to GET, by path, while the model is ready."""
+    outputs = [{"name": n, "datatype": kind, "shape": s} for n, (kind, s) in OUTPUTS.items()]
+    model = {
+        "name": name,
+        "versions": [] if version is None else [version],
+        "platform": "offpath",
+        # Only another archive's handler knows its own.
+        "inputs": [] if is_foreign else [{"name": "image", "datatype": "BYTES", "shape": [-1]}],
+        "outputs": [] if is_foreign else outputs,
+    }
+    ready = {"name": name, "ready": True}
+    pages: dict[str, Any] = {
+        "/v1/models": {"models": [name]},
+        f"/v1/models/{name}": ready,
+        "/v2": V2_SERVER,
+        "/v2/health/live": {"live": True},
+        "/v2/health/ready": {"ready": True},
+    }
+    for tail in [""] if version is None else ["", f"/versions/{version}"]:
+        pages |= {f"/v2/models/{name}{tail}": model, f"/v2/models/{name}{tail}/ready": ready}
+    headers = {"content-type": JSON_TYPE}
+    return {path: Reply(200, headers, orjson.dumps(page)) for path, page in pages.items()}

@@ -1,0 +1,311 @@
+"""KServe's protocols on a real Granian, without and behind the front door.
+
+`tritonclient` is the real one. KServe's own client is not among our packages: its bodies are
+written here as `InferRequest.to_rest` writes them (python/kserve/kserve/protocol/infer_type.py).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+import pytest
+from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
+from tritonclient.utils import InferenceServerException
+
+from offpath.archive.build import ArchiveSpec, build_archive
+from offpath.archive.model_config import load_preset, make_model_config
+from offpath.archive.sources.model_source import load_model_source
+from offpath.serving.server.server_settings import ServerSettings
+from offpath.serving.session import make_server
+from tests.support.eventually import eventually
+from tests.support.front import FrontProcess, log_variables
+from tests.support.granian import GranianProcess, granian
+from tests.support.images import npy
+from tests.support.photographs import PHOTOGRAPHS, encode
+
+pytestmark = pytest.mark.server
+IMAGES = [encode(one.rgb.resize((320, 240)), "JPEG", quality=80) for one in PHOTOGRAPHS[:3]]
+TEXTS = [base64.b64encode(image).decode() for image in IMAGES]
+# Larger than what the door keeps in memory, as one image and as three.
+LARGE = encode(PHOTOGRAPHS[1].rgb.resize((900, 700)), "PNG")
+# Labels in an answer, by version.
+LABELS = {"1.0": 5, "2.0": 3}
+V1, V2 = "/v1/models/plain:predict", "/v2/models/plain/infer"
+
+
+def build(store: Path, name: str, version: str) -> Path:
+    source = load_model_source("near-free", None)
+    handler = {"top_k": LABELS[version], "explanations": True, "metrics_interval_s": 0.2}
+    limits = {"minWorkers": 1, "maxWorkers": 1, "batchSize": 4}
+    config = make_model_config(load_preset("cpu"), limits, {**source.handler, **handler})
+    spec = ArchiveSpec(name, version, source, source.labels, "the labels", config)
+    made = build_archive(spec, store, force=True).path
+    return made.rename(store / f"{name}-{version}.mar")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kserve")
+    (folder / "store").mkdir()
+    for name, version in (("plain", "1.0"), ("plain", "2.0"), ("split", "1.0"), ("split", "2.0")):
+        build(folder / "store", name, version)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def door(folder: Path) -> Iterator[GranianProcess]:
+    """Serves `plain` with a shadow, and `split` whose canary answers everything."""
+    options = ["plain-1.0", "plain-2.0", "split-1.0", "split-2.0", "--explanations"]
+    options += ["--shadow", "plain=2.0:100%", "--canary", "split=2.0:100%"]
+    with granian(folder / "store", folder / "logs", *options, **log_variables(folder)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def direct(folder: Path) -> Iterator[str]:
+    settings = ServerSettings(
+        model_store=folder / "store",
+        models=("plain-1.0.mar",),
+        server="granian",
+        inference_port=0,
+        metrics_port=0,
+        overrides={"job_queue_size": "8"},
+    )
+    with make_server(settings) as running:
+        yield running.inference_url
+
+
+@pytest.fixture(params=["direct", "door"])
+def url(request: pytest.FixtureRequest) -> str:
+    """The base URL of the server without, and of that behind the door."""
+    running = request.getfixturevalue(request.param)
+    return running.url if isinstance(running, FrontProcess) else str(running)
+
+
+def predict(url: str, image: bytes) -> dict[str, float]:
+    answer: dict[str, float] = httpx.post(f"{url}/predictions/plain", content=image).json()
+    return answer
+
+
+def same(answer: dict[str, float], other: dict[str, float]) -> bool:
+    return list(answer) == list(other) and answer == pytest.approx(other, abs=1e-5)
+
+
+def test_v1_answers_as_predictions_does(url: str) -> None:
+    instances: list[Any] = [TEXTS[0], {"data": TEXTS[1]}, {"image_bytes": {"b64": TEXTS[2]}}]
+    reply = httpx.post(url + V1, json={"instances": instances})
+    assert reply.status_code == 200, reply.text
+    answers = reply.json()["predictions"]
+    assert all(same(a, predict(url, image)) for a, image in zip(answers, IMAGES, strict=True))
+    assert "decode;dur=" in reply.headers["server-timing"]
+    assert len(reply.headers["x-request-id"]) == 36
+
+
+@pytest.mark.parametrize("images", [1, 4])
+def test_a_large_body_arrives(url: str, images: int) -> None:
+    instances = [{"data": base64.b64encode(LARGE).decode()}] * images
+    answers = httpx.post(url + V1, json={"instances": instances}).json()["predictions"]
+    assert len(answers) == images and same(answers[-1], predict(url, LARGE))
+
+
+@pytest.mark.parametrize("path", ["/v1/models/plain:explain", "/v2/models/plain/explain"])
+def test_explanations(url: str, path: str) -> None:
+    body: dict[str, Any] = {"instances": TEXTS[:1]}
+    if "v2" in path:
+        tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": TEXTS[:1]}
+        body = {"inputs": [tensor]}
+
+    def ask() -> httpx.Response | None:
+        reply = httpx.post(url + path, json=body)
+        return None if reply.status_code == 429 else reply
+
+    answer = eventually(ask).json()
+    if "v2" in path:
+        (output,) = answer["outputs"]
+        assert output["name"] == "reply"
+        answer = {"explanations": list(map(json.loads, output["data"]))}
+    assert np.shape(answer["explanations"]) == (1, 3, 224, 224)
+
+
+def test_pages_of_v1(url: str) -> None:
+    assert "plain" in httpx.get(f"{url}/v1/models").json()["models"]
+    assert httpx.get(f"{url}/v1/models/plain").json() == {"name": "plain", "ready": True}
+    assert httpx.get(f"{url}/v1/models/other").status_code == 404
+
+
+@pytest.fixture
+def triton(url: str) -> Iterator[InferenceServerClient]:
+    client = InferenceServerClient(urlsplit(url).netloc)
+    yield client
+    client.close()
+
+
+def image_input(images: list[bytes], binary: bool = True) -> InferInput:
+    given = InferInput("image", [len(images)], "BYTES")
+    given.set_data_from_numpy(np.array(images, dtype=object), binary_data=binary)
+    return given
+
+
+def test_tritons_client_reads_the_metadata(triton: InferenceServerClient) -> None:
+    assert triton.is_server_live() and triton.is_server_ready()
+    assert triton.is_model_ready("plain") and triton.is_model_ready("plain", "1.0")
+    assert not triton.is_model_ready("other") and not triton.is_model_ready("plain", "3.0")
+    metadata = triton.get_server_metadata()
+    assert metadata == {"name": "offpath", "version": "", "extensions": ["binary_tensor_data"]}
+    metadata = triton.get_model_metadata("plain", "1.0")
+    assert (metadata["name"], metadata["versions"]) == ("plain", ["1.0"])
+
+
+@pytest.mark.parametrize("is_binary", [True, False])
+@pytest.mark.parametrize("version", ["", "1.0"])
+def test_tritons_client_gets_labels_and_scores(
+    url: str, triton: InferenceServerClient, is_binary: bool, version: str
+) -> None:
+    # Without binary data, BYTES are text.
+    images = IMAGES if is_binary else [text.encode() for text in TEXTS]
+    names = ("label", "score", "reply")
+    outputs = None if is_binary else [InferRequestedOutput(n, binary_data=False) for n in names]
+    result = triton.infer(
+        "plain",
+        [image_input(images, is_binary)],
+        model_version=version,
+        outputs=outputs,
+        request_id="mine",
+        parameters={"own": 1},
+    )
+    assert result.get_response()["id"] == "mine"
+    assert result.get_response()["model_version"] == "1.0"
+    for label, score, reply, image in zip(*map(result.as_numpy, names), IMAGES, strict=True):
+        answer = json.loads(reply)
+        assert same(answer, predict(url, image))
+        assert [t.decode() if is_binary else t for t in label] == list(answer)
+        assert score.tolist() == pytest.approx(list(answer.values()))
+
+
+def test_tritons_client_sends_pixels(url: str, triton: InferenceServerClient) -> None:
+    pixels = np.stack([np.asarray(one.rgb.resize((224, 224))) for one in PHOTOGRAPHS[:2]])
+    given = InferInput("image", list(pixels.shape), "UINT8")
+    given.set_data_from_numpy(pixels)
+    replies = triton.infer("plain", [given]).as_numpy("reply")
+    for reply, array in zip(replies, pixels, strict=True):
+        assert same(json.loads(reply), predict(url, npy(array)))
+    wrong = InferInput("image", [1, 10, 10, 3], "UINT8")
+    wrong.set_data_from_numpy(np.zeros((1, 10, 10, 3), np.uint8))
+    with pytest.raises(InferenceServerException, match=r"instance 0: the array is uint8"):
+        triton.infer("plain", [wrong])
+
+
+def test_tritons_client_shows_which_image_is_bad(triton: InferenceServerClient) -> None:
+    with pytest.raises(InferenceServerException, match="instance 1: .*format") as caught:
+        triton.infer("plain", [image_input([IMAGES[0], b"no image"])])
+    assert caught.value.status() == "415"
+
+
+def test_kserves_client(url: str) -> None:
+    # The body of `InferRequest.to_rest` with texts, and with `raw_data`.
+    tensor = {"name": "input-0", "shape": [2], "datatype": "BYTES"}
+    body = {"id": "7", "model_name": "plain", "inputs": [{**tensor, "data": TEXTS[:2]}]}
+    answer = httpx.post(url + V2, json=body).json()
+    assert (answer["id"], answer["model_name"]) == ("7", "plain")
+    data = b"".join(len(one).to_bytes(4, "little") + one for one in IMAGES[:2])
+    tensor["parameters"] = {"binary_data_size": len(data)}
+    text = json.dumps({"id": "7", "model_name": "plain", "inputs": [tensor]}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(text))}
+    headers["content-type"] = "application/octet-stream"
+    again = httpx.post(url + V2, content=text + data, headers=headers).json()
+    for one, other in zip(answer["outputs"], again["outputs"], strict=True):
+        assert one["name"] == other["name"] and one["shape"] == other["shape"]
+        if one["name"] == "score":
+            assert one["data"] == pytest.approx(other["data"], abs=1e-5)
+
+
+def test_a_bad_image_fails_its_own_request_alone(url: str) -> None:
+    bodies = [[TEXTS[0], TEXTS[1]], [TEXTS[0], "bm8gaW1hZ2U="], [TEXTS[2]]]
+    for _ in range(4):
+        with ThreadPoolExecutor(3) as pool:
+            send = [pool.submit(httpx.post, url + V1, json={"instances": one}) for one in bodies]
+        first, bad, last = (one.result() for one in send)
+        assert (first.status_code, bad.status_code, last.status_code) == (200, 415, 200)
+        error = bad.json()
+        assert error["type"] == "UnsupportedFormat" and error["code"] == 415
+        assert error["error"] == error["message"]
+        assert error["message"].startswith("instance 1: ")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        pytest.param(V1, b"", 400, id="empty"),
+        pytest.param(V1, b'{"instances": [""]}', 400, id="empty-image"),
+        pytest.param(V1, b"[" * 100_000, 400, id="deep"),
+        pytest.param(V1, b'{"instances": [%b0]}' % (b"0," * 1_000_000), 400, id="a-million"),
+        pytest.param(V1, b'{"instances": [%b0]}' % (b"0," * 1_000), 400, id="a-thousand"),
+        pytest.param(V1, bytes(100_000_000), 413, id="100-mb"),
+        pytest.param(V2, bytes(100_000_000), 413, id="v2-100-mb"),
+        pytest.param(V2, b'{"inputs": []}', 400, id="v2-none"),
+        pytest.param("/v1/models/other:predict", b"{}", 404, id="other"),
+        pytest.param("/v2/models/plain/versions/3.0/infer", b"{}", 404, id="version"),
+        pytest.param("/v1/models/plain:train", b"{}", 404, id="verb"),
+    ],
+)
+def test_wrong_requests_get_a_reason(url: str, path: str, body: bytes, status: int) -> None:
+    reply = httpx.post(url + path, content=body)
+    assert reply.status_code == status, reply.text
+    assert reply.json()["code"] == status and reply.json()["message"]
+    assert httpx.post(url + V1, json={"instances": TEXTS[:1]}).status_code == 200
+
+
+def test_a_get_is_no_prediction(url: str) -> None:
+    assert httpx.get(url + V1).status_code == 405
+    assert httpx.get(url + V2).status_code == 405
+
+
+def test_more_images_than_the_queue_has_room_for_are_refused(direct: str) -> None:
+    reply = httpx.post(direct + V1, json={"instances": TEXTS * 3})
+    assert (reply.status_code, reply.json()["type"]) == (400, "BadEnvelope")
+    assert "more than 8 images" in reply.json()["error"]
+
+
+def test_each_image_has_a_record_and_so_has_its_copy(door: GranianProcess, folder: Path) -> None:
+    image = {"name": "image", "shape": [2], "datatype": "BYTES", "data": TEXTS[:2]}
+    bodies = {V1: {"instances": TEXTS[:2]}, V2: {"inputs": [image]}}
+    for path, body in bodies.items():
+        reply = httpx.post(door.url + path, json=body)
+        own_id = reply.headers["x-request-id"]
+        if path == V2:
+            assert reply.json()["id"] == own_id
+
+        def find() -> list[tuple[str, str]]:
+            found = []
+            for spool in (folder / "spool").rglob("*.spool"):
+                records = map(json.loads, spool.read_bytes().splitlines())
+                found += [(r["event_id"], r["version"]) for r in records]
+            return sorted(one for one in found if one[0].startswith(own_id))
+
+        expected = [(f"{own_id}.{n}", version) for n in (0, 1) for version in LABELS]
+        eventually(lambda: find() == expected)
+
+
+@pytest.mark.parametrize("path", ["/v1/models/split:predict", "/v2/models/split/infer"])
+def test_a_canary_answers_its_share(door: GranianProcess, path: str) -> None:
+    image = {"name": "image", "shape": [1], "datatype": "BYTES", "data": TEXTS[:1]}
+    body = {"instances": TEXTS[:1], "inputs": [image]}
+    answer = httpx.post(door.url + path, json=body).json()
+    if "v1" in path:
+        assert len(answer["predictions"][0]) == LABELS["2.0"]
+    else:
+        assert answer["model_version"] == "2.0"
+        fixed = httpx.post(f"{door.url}/v2/models/split/versions/1.0/infer", json=body).json()
+        assert fixed["model_version"] == "1.0"
+
+
+def test_the_door_lists_all_models(door: GranianProcess) -> None:
+    assert httpx.get(f"{door.url}/v1/models").json() == {"models": ["plain", "split"]}

@@ -1,0 +1,350 @@
+"""KServe's protocols: bodies become images, and replies become one body."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tracemalloc
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput, InferResult
+
+from offpath.handler.request.npy import read_npy
+from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, ID_HEADER, TYPE_HEADER
+from offpath.serving.service.kserve import (
+    LENGTH_HEADER,
+    Inference,
+    add_error_text,
+    find_failure,
+    list_pages,
+    read_v1,
+    read_v2,
+    split_request,
+)
+from offpath.serving.service.messages import Refused, Reply, Request
+
+MOST = 4
+IMAGES = [b"\xff\xd8\xff\x00one", b"\x89PNG two"]
+TEXTS = [base64.b64encode(image).decode() for image in IMAGES]
+MODEL = {"model_name": "m", "model_version": "1.0"}
+SCORES = [{"tench": 0.5, "caf\u00e9": 0.25}, {"cock": 0.75}]
+
+
+def reply(content: object, status: int = 200, **headers: str) -> Reply:
+    return Reply(status, {"content-type": "application/json", **headers}, orjson.dumps(content))
+
+
+def tensor(data: object = None, shape: object = (2,), datatype: str = "BYTES") -> dict[str, Any]:
+    made = {"name": "x", "datatype": datatype, "shape": shape}
+    return made if data is None else {**made, "data": data}
+
+
+def binary(tensors: list[dict[str, Any]], data: bytes, sizes: list[Any]) -> tuple[bytes, dict]:
+    inputs = [
+        {**one, "parameters": {"binary_data_size": size}} for one, size in zip(tensors, sizes)
+    ]
+    text = orjson.dumps({"inputs": inputs})
+    return text + data, {LENGTH_HEADER: str(len(text))}
+
+
+def by_length(*elements: bytes) -> bytes:
+    return b"".join(len(one).to_bytes(4, "little") + one for one in elements)
+
+
+PIXELS = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
+
+
+@pytest.mark.parametrize(
+    "instance",
+    [
+        pytest.param(TEXTS[0], id="bare"),
+        pytest.param({"data": TEXTS[0]}, id="data"),
+        pytest.param({"b64": TEXTS[0]}, id="b64"),
+        pytest.param({"image_bytes": {"b64": TEXTS[0]}}, id="image-bytes"),
+        pytest.param({"data": {"b64": TEXTS[0]}}, id="data-b64"),
+        pytest.param({"target": 3, "data": TEXTS[0]}, id="other-keys"),
+        pytest.param({"data": f"{TEXTS[0][:5]}\r\n{TEXTS[0][5:]}\n"}, id="line-ends"),
+    ],
+)
+def test_v1_takes_images_as_clients_write_them(instance: object) -> None:
+    body = json.dumps({"signature_name": "x", "instances": [instance, TEXTS[1]]}).encode()
+    assert read_v1(body, {}, MOST).payloads == IMAGES
+
+
+def test_v1_replies_have_the_handlers_own_form() -> None:
+    body = orjson.dumps({"instances": TEXTS})
+    replies = [reply(one, **{"Server-Timing": str(n)}) for n, one in enumerate(SCORES)]
+    made = read_v1(body, {}, MOST).write(replies, MODEL, "id")
+    assert orjson.loads(made.body) == {"predictions": SCORES}
+    assert made.headers == {"content-type": "application/json", "Server-Timing": "1"}
+    made = read_v1(body, {EXPLAIN_HEADER: "True"}, MOST).write([reply([[0.5]])], MODEL, "id")
+    assert orjson.loads(made.body) == {"explanations": [[[0.5]]]}
+
+
+def test_v2_takes_base64_and_every_input() -> None:
+    inputs = [tensor([[TEXTS[0]], [TEXTS[1]]], (2, 1)), tensor([TEXTS[0]], [-1])]
+    body = orjson.dumps({"inputs": inputs})
+    assert read_v2(body, {}, MOST).payloads == [*IMAGES, IMAGES[0]]
+
+
+def test_v2_takes_binary_data_of_several_inputs() -> None:
+    data, more = by_length(*IMAGES), by_length(b"third")
+    sizes = [len(data), len(more)]
+    body, headers = binary([tensor(), tensor(shape=[1])], data + more, sizes)
+    assert read_v2(body, headers, MOST).payloads == [*IMAGES, b"third"]
+
+
+def test_v2_makes_thin_clients_arrays_of_pixels() -> None:
+    data = PIXELS.tobytes()
+    body, headers = binary([tensor(shape=PIXELS.shape, datatype="UINT8")], data, [len(data)])
+    payloads = read_v2(body, headers, MOST).payloads
+    for payload, pixels in zip(payloads, PIXELS, strict=True):
+        assert (read_npy(payload, (4, 5, 3)) == pixels).all()
+
+
+@pytest.mark.parametrize("is_binary", [True, False])
+def test_v2_replies_are_read_by_tritons_client(is_binary: bool) -> None:
+    given = InferInput("image", [2], "BYTES")
+    given.set_data_from_numpy(np.array(IMAGES, dtype=object))
+    names = ("label", "score", "reply")
+    outputs = None if is_binary else [InferRequestedOutput(n, binary_data=False) for n in names]
+    body, size = InferenceServerClient.generate_request_body([given], outputs, request_id="mine")
+    asked = read_v2(body, {LENGTH_HEADER: str(size)}, MOST)
+    assert asked.payloads == IMAGES
+    made = asked.write(list(map(reply, SCORES)), MODEL, "id")
+    length = made.headers.get(LENGTH_HEADER)
+    assert (length is not None) == is_binary
+    result = InferResult.from_response_body(made.body, header_length=length)
+    assert result.get_response()["id"] == "mine"
+    labels = [["tench", "caf\u00e9"], ["cock", ""]]
+    if is_binary:
+        labels = [[label.encode() for label in row] for row in labels]
+    assert result.as_numpy("label").tolist() == labels
+    assert result.as_numpy("score").tolist() == [[0.5, 0.25], [0.75, 0.0]]
+    assert list(map(orjson.loads, result.as_numpy("reply"))) == SCORES
+
+
+def ask_v2(**fields: object) -> Inference:
+    return read_v2(orjson.dumps({"inputs": [tensor(TEXTS)], **fields}), {}, MOST)
+
+
+def test_v2_has_our_id_if_the_client_gives_none() -> None:
+    made = ask_v2().write(list(map(reply, SCORES)), MODEL, "own")
+    assert orjson.loads(made.body)["id"] == "own"
+    assert {k: orjson.loads(made.body)[k] for k in MODEL} == MODEL
+
+
+def test_v2_sends_the_outputs_that_are_asked_for() -> None:
+    binary_score = {"name": "score", "parameters": {"binary_data": True}}
+    made = ask_v2(outputs=[{"name": "label"}, binary_score]).write(
+        list(map(reply, SCORES)), MODEL, "id"
+    )
+    result = InferResult.from_response_body(made.body, header_length=made.headers[LENGTH_HEADER])
+    assert result.as_numpy("score").tolist() == [[0.5, 0.25], [0.75, 0.0]]
+    assert result.get_output("label")["data"] == ["tench", "caf\u00e9", "cock", ""]
+    assert result.get_output("reply") is None
+
+
+def test_v2_without_any_class_has_empty_rows() -> None:
+    made = orjson.loads(ask_v2().write([reply({}), reply({})], MODEL, "id").body)
+    assert [one["shape"] for one in made["outputs"]] == [[2, 0], [2, 0], [2]]
+
+
+def test_replies_of_an_own_handler_have_no_labels() -> None:
+    replies = [reply({"defect": {"score": 0.5}}), reply([1])]
+    made = orjson.loads(ask_v2().write(replies, MODEL, "id").body)
+    assert [one["name"] for one in made["outputs"]] == ["reply"]
+    with pytest.raises(Refused, match="ask for the output 'reply'"):
+        ask_v2(outputs=[{"name": "label"}]).write(replies, MODEL, "id")
+
+
+DEEP = b"[" * 15_000 + b"]" * 15_000
+LONG = by_length(*IMAGES)
+
+
+def v2(**fields: object) -> bytes:
+    return orjson.dumps({"inputs": [tensor(TEXTS)], **fields})
+
+
+@pytest.mark.parametrize(
+    ("read", "body", "headers", "said"),
+    [
+        pytest.param(read_v1, b"", {}, "not JSON", id="empty"),
+        pytest.param(read_v1, IMAGES[0], {}, "not JSON", id="an-image"),
+        pytest.param(read_v1, b"[1]", {}, "not an object", id="a-list"),
+        pytest.param(read_v1, b'{"instances": ' + DEEP + b"}", {}, "not JSON", id="deep"),
+        pytest.param(read_v1, b"{}", {}, "a list of images", id="no-instances"),
+        pytest.param(read_v1, b'{"instances": {"a": 1}}', {}, "a list of images", id="no-list"),
+        pytest.param(read_v1, b'{"instances": []}', {}, "no images", id="none"),
+        pytest.param(
+            read_v1, b'{"instances": ["","","","",""]}', {}, "more than 4 images", id="too-many"
+        ),
+        pytest.param(
+            read_v1, b'{"instances": ["%s", "%%%%"]}' % TEXTS[0].encode(), {},
+            "instance 1 is not base64", id="no-base64",
+        ),
+        pytest.param(
+            read_v1, '{"instances": ["\u00e9"]}'.encode(), {}, "instance 0 is not base64",
+            id="no-ascii",
+        ),
+        pytest.param(
+            read_v1, b'{"instances": [{"pixels": [[1, 2]]}]}', {}, "instance 0 must be", id="key"
+        ),
+        pytest.param(
+            read_v1, b'{"instances": [[[1, 2], [3, 4]]]}', {}, "instance 0 must be", id="pixels"
+        ),
+        pytest.param(
+            read_v1, b'{"instances": [{"data": {"b64": {"b64": "aa"}}}]}', {},
+            "instance 0 must be", id="nested",
+        ),
+        pytest.param(read_v2, b"{}", {}, "no images", id="v2-no-inputs"),
+        pytest.param(read_v2, b'{"inputs": [1]}', {}, "not a list of objects", id="v2-number"),
+        pytest.param(read_v2, b'{"inputs": {"a": 1}}', {}, "not a list of objects", id="v2-object"),
+        pytest.param(read_v2, b'{"inputs": []}', {}, "no images", id="v2-none"),
+        pytest.param(
+            read_v2, orjson.dumps({"inputs": [tensor([0.5], [1], "FP32")]}), {},
+            "input 0 is neither BYTES", id="v2-dtype",
+        ),
+        pytest.param(
+            read_v2, orjson.dumps({"inputs": [tensor([1] * 12, [1, 2, 2, 3], "UINT8")]}), {},
+            "input 0 is neither BYTES", id="v2-pixels-in-json",
+        ),
+        pytest.param(
+            read_v2, orjson.dumps({"inputs": [tensor(TEXTS, [3])]}), {},
+            "does not fit its 2 elements", id="v2-shape",
+        ),
+        *(
+            pytest.param(
+                read_v2, orjson.dumps({"inputs": [tensor(TEXTS, shape)]}), {},
+                "the shape of input 0", id=f"v2-shape-{n}",
+            )
+            for n, shape in enumerate([None, 2, [2.0], ["2"], [True], [1] * 9])
+        ),
+        pytest.param(
+            read_v2, orjson.dumps({"inputs": [tensor([[[TEXTS[0]]]], [1])]}), {},
+            "element 0 of input 0 must be", id="v2-nested",
+        ),
+        pytest.param(
+            read_v2, orjson.dumps({"inputs": [tensor()]}), {}, "neither a list", id="v2-no-data"
+        ),
+        pytest.param(read_v2, v2(id=3), {}, "id is not a text", id="v2-id"),
+        pytest.param(read_v2, v2(outputs=[1]), {}, "not a list of objects", id="v2-outputs"),
+        pytest.param(
+            read_v2, v2(outputs=[{"name": ["label"]}]), {}, "no such output", id="v2-output"
+        ),
+        *(
+            pytest.param(
+                read_v2, v2(), {LENGTH_HEADER: text}, "Inference-Header-Content-Length",
+                id=f"v2-length-{text[:4]}",
+            )
+            for text in ("-1", "", "x", "9999", "9" * 5000, "\u0661")
+        ),
+        pytest.param(
+            read_v2, v2(), {LENGTH_HEADER: str(len(v2()) - 1)}, "not JSON", id="v2-length-short"
+        ),
+        pytest.param(
+            read_v2, v2() + b"rest", {LENGTH_HEADER: str(len(v2()))}, "4 bytes of binary data",
+            id="v2-rest",
+        ),
+        *(
+            pytest.param(
+                read_v2, *binary([tensor()], LONG, [size]), "wrong binary_data_size",
+                id=f"v2-size-{size}",
+            )
+            for size in (-1, len(LONG) + 1, "9", 1.5, True)
+        ),
+        pytest.param(
+            read_v2, *binary([tensor()], LONG[:-1], [len(LONG) - 1]), "ends inside element 1",
+            id="v2-cut",
+        ),
+        pytest.param(
+            read_v2, *binary([tensor()], LONG + b"\0", [len(LONG) + 1]), "ends inside element 2",
+            id="v2-cut-length",
+        ),
+        pytest.param(
+            read_v2, *binary([tensor()], bytes(4_000_000), [4_000_000]), "more than 4 images",
+            id="v2-many-empty",
+        ),
+        *(
+            pytest.param(
+                read_v2,
+                *binary([tensor(shape=shape, datatype="UINT8")], bytes(24), [24]),
+                "input 0 is not .n, height",
+                id=f"v2-pixels-{n}",
+            )
+            for n, shape in enumerate([[2, 2, 2, 4], [2, 2, 6], [-1, 2, 2, -6], [0, 1, 1, 1], []])
+        ),
+        pytest.param(
+            read_v2, *binary([tensor(shape=[24, 1, 1, 1], datatype="UINT8")], bytes(24), [24]),
+            "more than 4 images", id="v2-many-pixels",
+        ),
+    ],
+)  # fmt: skip
+def test_wrong_input_is_refused_with_a_reason(
+    read: Any, body: bytes, headers: Mapping[str, str], said: str
+) -> None:
+    with pytest.raises(Refused, match=said) as refused:
+        read(body, headers, MOST)
+    assert (refused.value.kind.status, refused.value.kind.type) == (400, "BadEnvelope")
+    assert refused.value.kind.text.isascii()
+
+
+@pytest.mark.parametrize("element", ['""', "{}", "[]", "0", '{"a":[]}'])
+def test_a_million_instances_are_refused_before_any_work(element: str) -> None:
+    body = f'{{"instances": [{",".join([element] * 1_000_000)}]}}'.encode()
+    tracemalloc.start()
+    for read in (read_v1, read_v2):
+        with pytest.raises(Refused, match="values"):
+            read(body, {}, MOST)
+    assert tracemalloc.get_traced_memory()[1] < 2 * len(body)
+    tracemalloc.stop()
+
+
+def test_each_image_is_a_request_with_an_id_of_its_own() -> None:
+    headers = {
+        BODY_HEADER: "/bodies/1",
+        TYPE_HEADER: "multipart/form-data",
+        ID_HEADER: "id~attempt",
+        "x-user-id": "me",
+    }
+    first, second = split_request(Request(b"all", "own", headers, 5.0), IMAGES)
+    assert (first.body, second.body) == tuple(IMAGES)
+    assert (first.request_id, second.request_id) == ("own.0", "own.1")
+    # `logs read --once` takes what is before the ~ for the request.
+    assert second.headers[ID_HEADER] == "id.1~attempt"
+    assert second.headers[BODY_HEADER] == "" and second.arrived_s == 5.0
+    assert "form" not in second.headers[TYPE_HEADER] + second.headers["content-type"]
+    assert second.headers["x-user-id"] == "me"
+
+
+def test_the_first_failure_names_its_index_and_the_text_that_clients_look_for() -> None:
+    error = {"code": 422, "type": "UndecodableImage", "message": "cannot"}
+    replies = [reply(SCORES[0]), reply(error, 422, **{"Retry-After": "1"}), reply(error, 415)]
+    found = find_failure(replies)
+    assert found is not None
+    made = add_error_text(found)
+    assert (made.status, made.headers["Retry-After"]) == (422, "1")
+    text = "instance 1: cannot"
+    assert orjson.loads(made.body) == {**error, "message": text, "error": text}
+    assert find_failure(replies[:1]) is None
+    odd = Reply(400, {}, b'{"message": "\\ud800"}')
+    found = find_failure([odd])
+    assert found is not None
+    assert json.loads(add_error_text(found).body)["error"] == "instance 0: \ud800"
+
+
+@pytest.mark.parametrize("version", ["1.0", None])
+def test_pages_describe_the_model(version: str | None) -> None:
+    pages = list_pages("m", version, False)
+    models = {"/v2/models/m"} | ({"/v2/models/m/versions/1.0"} if version else set())
+    for path in models:
+        described = orjson.loads(pages[path].body)
+        assert described["versions"] == ([version] if version else [])
+        assert [one["name"] for one in described["outputs"]] == ["label", "score", "reply"]
+        assert orjson.loads(pages[f"{path}/ready"].body) == {"name": "m", "ready": True}
+    assert orjson.loads(pages["/v1/models"].body) == {"models": ["m"]}
+    assert orjson.loads(list_pages("m", version, True)["/v2/models/m"].body)["outputs"] == []
