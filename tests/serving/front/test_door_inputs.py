@@ -12,9 +12,10 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from offpath.commands.url_option import find_door
 from tests.serving.test_path import traced
 from tests.support.eventually import eventually
-from tests.support.front import FrontProcess, read_counts
+from tests.support.front import FrontProcess, check_addresses, read_counts
 from tests.support.images import accepted, jpeg, rejected
 
 pytestmark = pytest.mark.server
@@ -186,6 +187,12 @@ def test_the_time_of_every_answer_is_counted(door: FrontProcess, http: httpx.Cli
         return int(ok[0]) < int(ok[-1])
 
     eventually(count_all)
+
+
+def test_every_printed_address_leads_to_the_door(door: FrontProcess) -> None:
+    addresses = door.addresses.values()
+    check_addresses(addresses)
+    assert {find_door(url) for url in addresses} == {door.run}
 
 
 def test_bodies_are_removed_after_the_answer(door: FrontProcess, http: httpx.Client) -> None:

