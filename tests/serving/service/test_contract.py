@@ -43,9 +43,9 @@ from offpath.serving.server.server_settings import ServerSettings, read_config
 from offpath.serving.service.model_service import largest_body_bytes
 from offpath.serving.session import make_server
 from offpath.serving.torchserve.server import TorchServe
-from tests.serving.granian.test_granian import BATCH, build
 from tests.support import export_host
 from tests.support.eventually import MOST_S, eventually
+from tests.support.obedient_model import BATCH, BREAK, FOR_EVER, HANG, Flag, build_obedient
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 pytestmark = pytest.mark.server
@@ -278,14 +278,10 @@ class Tricky:
 
     kind: str
     url: str
-    flag: Path
+    flag: Flag
 
     def post(self, timeout_s: float = MOST_S) -> httpx.Response:
         return httpx.post(f"{self.url}/predictions/tricky", content=JPEG, timeout=timeout_s)
-
-    def say(self, text: str, suffix: str = "") -> None:
-        self.flag.with_suffix(".made").write_text(text)
-        self.flag.with_suffix(".made").rename(self.flag.with_suffix(suffix))
 
     def is_noticed(self, why: str) -> bool:
         """Tells whether the worker is replaced, or its host knows why it must be."""
@@ -301,8 +297,8 @@ class Tricky:
 def tricky_server(request: pytest.FixtureRequest, folder: Path) -> Iterator[Tricky]:
     kind = request.param
     (folder / "store").mkdir()
-    flag = folder / "flag"
-    archive = build(folder / "store", flag, workers=1, timeout_s=LIMIT_S)
+    flag = Flag(folder / "flag")
+    archive = build_obedient(folder / "store", flag, workers=1, timeout_s=LIMIT_S)
     if kind in HOSTS:
         forker = request.getfixturevalue("forker")
         with hosted(forker, kind, archive, folder / "export") as said:
@@ -328,7 +324,7 @@ def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tricky]:
 
 def check_broken(tricky: Tricky) -> None:
     assert tricky.post().status_code == 200
-    tricky.say("break")
+    tricky.flag.order(BREAK, FOR_EVER)
     reply = tricky.post()
     assert reply.status_code == 503
     check_error(reply, tricky.kind)
@@ -337,7 +333,7 @@ def check_broken(tricky: Tricky) -> None:
 
 def check_hanging(tricky: Tricky) -> None:
     assert tricky.post().status_code == 200
-    tricky.say("hang")
+    tricky.flag.order(HANG)
     if tricky.kind == "ray":  # which replaces the replica, and answers for it
         with pytest.raises(httpx.ReadTimeout):
             tricky.post(0.1)
@@ -363,13 +359,12 @@ def test_a_host_knows_of_a_model_that_hangs(host: Tricky) -> None:
 
 
 def test_more_requests_than_the_queue_holds_are_refused(healing: Tricky) -> None:
-    healing.say("wait")
     with ThreadPoolExecutor(1 + 2 * BATCH) as pool:
         first = pool.submit(healing.post)
-        eventually(healing.flag.with_suffix(".waiting").exists)
+        healing.flag.wait_for_batch()
         others = [pool.submit(healing.post) for _ in range(2 * BATCH)]
         refused = next(as_completed(others)).result()
-        healing.say("", ".go")
+        healing.flag.go()
         assert first.result().status_code == 200
         statuses = {other.result().status_code for other in others}
     assert refused.status_code == 503 and statuses <= {200, 503}
