@@ -70,17 +70,6 @@ def test_a_thin_client_gets_the_same_answer(either: TorchServe) -> None:
     assert abs(got[0][1] - expected[0][1]) < 0.01
 
 
-@pytest.mark.parametrize("name", rejected())
-def test_a_bad_item_gets_its_own_4xx_with_a_json_body(http: httpx.Client, name: str) -> None:
-    body, status, kind = rejected()[name]
-    response = http.post(PATH, content=body)
-    assert response.status_code == status, response.text
-    answer = response.json()
-    assert set(answer) == {"code", "type", "message"}
-    assert (answer["code"], answer["type"]) == (status, kind)
-    assert response.reason_phrase.isascii() and response.reason_phrase
-
-
 def test_neighbours_of_bad_items_are_answered(either: TorchServe) -> None:
     good = jpeg(size=(500, 333))
     bad = [body for body, *_ in rejected().values() if len(body) < 1_000_000]
