@@ -168,10 +168,7 @@ def front(store: Path, log_dir: Path, *options: str, **env: str) -> Iterator[Fro
 
 @contextmanager
 def logged(
-    run: Callable[..., AbstractContextManager[Door]],
-    store: Path,
-    folder: Path,
-    *options: str,
+    run: Callable[..., AbstractContextManager[Door]], store: Path, folder: Path, *options: str
 ) -> Iterator[Door]:
     """Runs a door; checks at its end, after a failed test too, that the log has its ledger."""
     with run(store, folder / "logs", *options, **log_variables(folder)) as door:
