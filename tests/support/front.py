@@ -182,8 +182,9 @@ def check_addresses(addresses: Iterable[str]) -> None:
     """Checks that `offpath check` finds the server, its metrics and nothing wrong by each."""
     for url in addresses:
         findings = list(check_server(url))
-        assert [one.found for one in findings if one.state is State.WRONG] == [], url
-        assert [one.state for one in findings if one.subject == "metrics"] == [State.OK], url
+        wrong = [(one.area, one.found) for one in findings if one.state is State.WRONG]
+        metrics = [one.state for one in findings if one.subject == "metrics"]
+        assert (url, wrong, metrics) == (url, [], [State.OK])
 
 
 def is_alive(pid: int) -> bool:

@@ -77,11 +77,14 @@ class Flag:
         """Fails the next load."""
         self._write(".load")
 
-    def wait_for_batch(self) -> int:
-        """Keeps the next batch until `go`; returns its worker as soon as it has begun."""
-        begun = self.file(".waiting")
-        begun.unlink(missing_ok=True)
+    def hold(self) -> None:
+        """Lets the next batch wait for `go`."""
+        self.file(".waiting").unlink(missing_ok=True)
         self.order("wait()")
+
+    def find_holder(self) -> int:
+        """Returns the worker of the batch that waits, as soon as it has begun."""
+        begun = self.file(".waiting")
         return int(eventually(lambda: begun.exists() and begun.read_text()))
 
     def go(self) -> None:

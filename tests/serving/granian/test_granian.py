@@ -171,7 +171,8 @@ def test_a_killed_worker_costs_its_requests_at_most_and_is_replaced(
     with door.load(path, [jpeg()], clients=CLIENTS, pause_s=PAUSE_S) as seen:
         eventually(lambda: len(seen.answered) > 50)
         workers = list_workers(door, "tricky/1.0")
-        killed = flag.wait_for_batch()
+        flag.hold()
+        killed = flag.find_holder()
         (other,) = workers - {killed}
         # The same worker twice, which pauses before its third start, then at once the other one.
         kill_and_wait(door, killed)
@@ -331,9 +332,10 @@ def test_a_request_that_waited_too_long_gets_504(door: GranianProcess, flag: Fla
     def send(headers: dict[str, str]) -> httpx.Response:
         return httpx.post(url, content=body, headers=headers, timeout=MOST_S)
 
+    flag.hold()
     with ThreadPoolExecutor(3) as pool:
         slow = pool.submit(send, {})  # the only worker has it
-        flag.wait_for_batch()
+        flag.find_holder()
         late = pool.submit(send, {"x-request-timeout-ms": "300"})
         patient = pool.submit(send, {})
         eventually(lambda: len(list(door.bodies.iterdir())) == 3)
@@ -345,6 +347,7 @@ def test_a_request_that_waited_too_long_gets_504(door: GranianProcess, flag: Fla
 
 
 def test_every_printed_address_leads_to_the_door(door: GranianProcess) -> None:
+    eventually(lambda: not is_short(door))
     addresses = door.addresses.values()
     check_addresses(addresses)
     assert {find_door(url) for url in addresses} == {door.run}
@@ -474,7 +477,8 @@ def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(store: Path, fla
         check_refusals(url)
         with load(url, [jpeg()], clients=CLIENTS) as seen:
             eventually(lambda: len(seen.answered) > 50)
-            os.kill(flag.wait_for_batch(), signal.SIGKILL)
+            flag.hold()
+            os.kill(flag.find_holder(), signal.SIGKILL)
             # Its connections are reset, and what comes meanwhile waits for the next worker.
             seen.pause_s = PAUSE_S
             count = len(seen.answered)
@@ -482,9 +486,10 @@ def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(store: Path, fla
         assert not seen.refused, seen
         assert set(seen.statuses) == {200}, seen
         assert 0 < seen.broken.total() <= CLIENTS, seen
+        flag.hold()
         with ThreadPoolExecutor(1) as pool:
             late = pool.submit(httpx.post, url, content=jpeg(), timeout=MOST_S)
-            flag.wait_for_batch()
+            flag.find_holder()
             process.send_signal(signal.SIGTERM)
             eventually(lambda: is_refused(url))
             flag.go()

@@ -359,9 +359,10 @@ def test_a_host_knows_of_a_model_that_hangs(host: Tricky) -> None:
 
 
 def test_more_requests_than_the_queue_holds_are_refused(healing: Tricky) -> None:
+    healing.flag.hold()
     with ThreadPoolExecutor(1 + 2 * BATCH) as pool:
         first = pool.submit(healing.post)
-        healing.flag.wait_for_batch()
+        healing.flag.find_holder()
         others = [pool.submit(healing.post) for _ in range(2 * BATCH)]
         refused = next(as_completed(others)).result()
         healing.flag.go()
