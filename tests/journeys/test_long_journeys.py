@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 def test_resnet50_gets_the_fast_engine_by_itself(shell: Shell) -> None:
     shell.run(
-        *("archive", "--model", "torchvision:resnet50", "--weights", "resnet.pt"),
+        *("archive", "--model", "torchvision:resnet50", "--weights", "random"),
         *("--labels", "classes.txt", "--name", "six", "--output", "long"),
     )
     with shell.serve("long") as ready:

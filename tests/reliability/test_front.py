@@ -17,8 +17,8 @@ import pytest
 
 from tests.conftest import build
 from tests.fuzz.seeds import make_seeds
-from tests.serving.front.test_door_hostile import LARGE, connect, head_of, send_randoms
-from tests.serving.front.test_door_lifecycle import (
+from tests.support.costly import progressive_jpeg
+from tests.support.door_rounds import (
     BODIES,
     KILLS,
     PATH,
@@ -28,9 +28,9 @@ from tests.serving.front.test_door_lifecycle import (
     replaced,
     run_kill_round,
 )
-from tests.support.costly import progressive_jpeg
 from tests.support.front import FrontProcess, logged
 from tests.support.granian import FRONTS, RunFront
+from tests.support.hostile_clients import LARGE, connect, head_of, send_randoms
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(1800)]
 

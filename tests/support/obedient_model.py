@@ -61,7 +61,7 @@ class Net(torch.nn.Module):
 
 @dataclass(frozen=True)
 class Flag:
-    """What a model is told, by files whose names begin like this path."""
+    """The files by which a model is told what to do; their names begin with this path."""
 
     path: Path
 

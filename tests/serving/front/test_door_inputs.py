@@ -13,10 +13,10 @@ import httpx
 import pytest
 
 from offpath.commands.url_option import find_door
-from tests.serving.test_path import traced
 from tests.support.eventually import eventually
 from tests.support.front import FrontProcess, check_addresses, read_counts
 from tests.support.images import accepted, jpeg, rejected
+from tests.support.strace import traced
 
 pytestmark = pytest.mark.server
 

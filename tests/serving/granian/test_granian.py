@@ -34,7 +34,6 @@ from offpath.serving.granian.slots import MOST_WORKERS, plan_models
 from offpath.serving.granian.worker import choose_gpu
 from offpath.serving.server.served_model import ServedModel
 from offpath.serving.torchserve.server import TorchServe
-from tests.serving.front import test_door_hostile as hostile
 from tests.support.attacks import connect, head_of
 from tests.support.eventually import MOST_S, eventually
 from tests.support.front import (
@@ -45,6 +44,11 @@ from tests.support.front import (
     send_hostile_user_ids,
 )
 from tests.support.granian import GranianProcess, granian
+from tests.support.hostile_clients import (
+    check_clients_that_leave,
+    check_pipelining,
+    check_random_requests,
+)
 from tests.support.images import jpeg
 from tests.support.obedient_model import BATCH, BREAK, FOR_EVER, HANG, WORKERS, Flag, build_obedient
 from tests.support.photographs import PHOTOGRAPHS, encode
@@ -152,12 +156,8 @@ def test_paths(door: GranianProcess, method: str, path: str, status: int) -> Non
 
 @pytest.mark.parametrize(
     "check",
-    [
-        hostile.test_client_that_leaves_before_the_answer_harms_nobody,
-        hostile.test_a_pipelining_client_gets_its_answers_in_order,
-        hostile.test_random_requests_cause_no_5xx_and_kill_nobody,
-    ],
-    ids=lambda check: check.__name__.removeprefix("test_"),
+    [check_clients_that_leave, check_pipelining, check_random_requests],
+    ids=lambda check: check.__name__,
 )
 def test_hostile_clients(door: GranianProcess, check: Callable[[GranianProcess], None]) -> None:
     check(door)
@@ -377,7 +377,9 @@ def test_metrics_have_torchserves_names_and_count_what_was_answered(door: Grania
 def test_a_reload_loses_nothing_and_one_that_cannot_load_changes_nothing(
     store: Path, flag: Flag, tmp_path: Path
 ) -> None:
-    own_store = shutil.copytree(store, tmp_path / "store")
+    (own_store := tmp_path / "store").mkdir()
+    for name in ("tricky", "tricky2"):
+        shutil.copy(store / f"{name}.mar", own_store)
     with logged(granian, own_store, tmp_path) as door:
         reload_under_load(door, own_store, flag)
 
@@ -407,7 +409,7 @@ def reload_under_load(door: GranianProcess, store: Path, flag: Flag) -> None:
         assert upload.result() == 200
         eventually(lambda: len(door.supervisors()) == 1)
         assert not set(workers) & set(door.python_workers())
-        assert len(door.python_workers()) == 3 + 3 * WORKERS
+        assert len(door.python_workers()) == 3 + WORKERS
     assert set(seen.statuses) == {200} and not seen.broken and not seen.refused, seen
     gone = httpx.post(f"{door.url}{path}/2.0", content=jpeg())
     assert gone.status_code == 404
@@ -506,6 +508,8 @@ def is_refused(url: str) -> bool:
         httpx.head(url)
     except httpx.ConnectError:
         return True
+    except httpx.ReadError:  # a connection that it had not accepted when it stopped listening
+        return False
     return False
 
 
