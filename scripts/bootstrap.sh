@@ -65,8 +65,20 @@ pip_install() {
     return
   fi
   # pip's progress would fill a log with thousands of lines. These tell what takes minutes.
+  local code=0
+  show_growth &
   "$VENV/bin/python" -u -m pip install --progress-bar off "${options[@]}" "$@" |
-    sed -nu '/\(Downloading\|Using cached\) .*[MG]B)/p; s/^\(Installing collected packages\).*/\1/p' >&2
+    sed -nu '/\(Downloading\|Using cached\) .*[MG]B)/p; s/^\(Installing collected packages\).*/\1/p' >&2 ||
+    code=$?
+  kill $!
+  return "$code"
+}
+
+# Prints the size of the environment again and again, because pip unpacks for minutes without a word.
+show_growth() {
+  while sleep 20 >/dev/null 2>&1 && kill -0 $$; do
+    say "  $(du -sh "$VENV" | cut -f1) in $VENV"
+  done
 }
 
 # Installs the package with its extras ($1, comma-separated), unless they are installed already.

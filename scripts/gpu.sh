@@ -12,50 +12,11 @@
 # Ctrl-C stops; the same command continues. Results and tables.md: profiling/results/gpu, with --try
 # build/gpu-try. Exit codes: 0 done; 1 a test or a server failed, see the tables; 2 wrong option.
 
-. "$(dirname "${BASH_SOURCE[0]}")/bootstrap.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 
-out=profiling/results/gpu only='' dry='' try='' small=()
-while (($#)); do
-  case $1 in
-    --step)
-      only=${2-}
-      [[ $only =~ ^[1-6]$ ]] || { say "--step '$only': expected 1 to 6"; exit 2; }
-      shift
-      ;;
-    --dry-run) dry=yes ;;
-    --try)
-      try=yes out=build/gpu-try
-      small=(--model near-free --rounds 1 --seconds 1 --warm-up 1 --clients 4)
-      ;;
-    -h | --help) sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
-    *) say "no option '$1'; scripts/gpu.sh --help lists them" && exit 2 ;;
-  esac
-  shift
-done
-PATH=$VENV/bin:$PATH
-if [ -z "$dry" ]; then
-  ensure_venv serve,bench,dev
-  ensure_java
-  mkdir -p "$out"
-fi
+out=profiling/results/gpu
+read_steps 6 "$@"
 cores=$(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0))[:4], sep=",")')
-failed=0
-
-# take STEP MINUTES FILE COMMAND...: runs a command that writes FILE, unless the file is there.
-take() {
-  local step=$1 minutes=$2 file=$3 code=0
-  shift 3
-  [ -z "$only" ] || [ "$only" = "$step" ] || return 0
-  [ ! -e "$out/$file" ] || { say "step $step: $out/$file is there"; return 0; }
-  say "step $step: $file, at most $minutes minutes: $(printf '%q ' "$@")"
-  [ -z "$dry" ] || return 0
-  rm -rf "$out/partial-$file"
-  "${@//FILE/$out/partial-$file}" || code=$?
-  # 1 leaves a result too, which names what failed. Anything else was no measurement.
-  ((code < 2)) || { say "step $step ended with $code; the same command continues here"; exit "$code"; }
-  ((failed |= code)) || true
-  [ ! -e "$out/partial-$file" ] || mv "$out/partial-$file" "$out/$file"
-}
 
 # compare STEP FILE OPTION...: a table of servers; later options win.
 compare() {
@@ -69,7 +30,11 @@ compare() {
 
 with_mps() {
   local code=0
-  command -v nvidia-cuda-mps-control >/dev/null || { say "not run: there is no nvidia-cuda-mps-control"; return 1; }
+  if ! command -v nvidia-cuda-mps-control >/dev/null; then
+    say "not run: there is no nvidia-cuda-mps-control"
+    [ -n "$try" ] # with --try that is no failure
+    return
+  fi
   export CUDA_MPS_PIPE_DIRECTORY=$PWD/$out/mps CUDA_MPS_LOG_DIRECTORY=$PWD/$out/mps
   mkdir -p "$out/mps"
   nvidia-cuda-mps-control -d
@@ -116,8 +81,5 @@ OFFPATH_RESNET50_REPEATS=$(cat "$out/t4-repeats.txt" 2>/dev/null || echo 1) \
 compare 6 memory.json --servers '' "${both[@]}" --workers 2 --side-by-side \
   --rounds 12 --seconds 18 "${gpu_decoding[@]}"
 
-# All but the partial ones.
-[ -n "$dry" ] || for file in "$out"/[!p]*.json; do
-  [ ! -e "$file" ] || { printf '# %s\n\n' "$(basename "$file")" && offpath bench show --markdown "$file"; }
-done >"$out/tables.md"
+[ -n "$dry" ] || print_tables >"$out/tables.md"
 exit "$failed"

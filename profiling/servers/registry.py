@@ -28,6 +28,7 @@ from offpath.errors import WrongOption
 from offpath.handler.serving_settings import KEYS
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
+from offpath.profiling.servers.behind_nginx import MosecNginx, TritonNginx
 from offpath.profiling.servers.bentoml import BentoML
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.exported import OffpathExportTriton, OffpathRay
@@ -59,6 +60,7 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {
     "torchserve-fixed": make_stock_fixed,
     "triton": Triton,
     "triton-offpath-decode": TritonOffpathDecode,
+    "triton-nginx": TritonNginx,
     "offpath-export-triton": OffpathExportTriton,
     "offpath-ray": OffpathRay,
     "bentoml": BentoML,
@@ -66,6 +68,7 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {
     "litserve": LitServe,
     "mosec": Mosec,
     "mosec-offpath-decode": MosecOffpathDecode,
+    "mosec-nginx": MosecNginx,
     "mms": Mms,
     "tf-serving": TfServing,
 }

@@ -68,8 +68,8 @@ class Door:
         self._files_seen: list[tuple[str, int]] = []
         self._workers: set[int] = set()
         self._orphans_at = self._counted_at = 0.0
-        # For /metrics: READY and wanted workers, by model and version.
-        self.workers: dict[tuple[str, str], tuple[int, int]] = {}
+        # Lines for /metrics on the server's workers.
+        self.workers: list[str] = []
 
     @property
     def url(self) -> str:

@@ -266,15 +266,11 @@ class OneHostSession:
 
     def _count_workers(self, statuses: Sequence[ModelStatus]) -> None:
         """Counts the workers for /metrics, unless the server does."""
-        if self.rotation.current.counts_workers:
-            return
-        names = {(name, archive.model_version) for name, archive in self.rotation.current.archives}
-        # Without a reply no worker is READY, and the same number is wanted.
-        counts = {key: (0, self.door.workers.get(key, (0, 1))[1]) for key in sorted(names)}
-        for status in statuses:
-            key = status.model_name, status.model_version
-            counts[key] = status.ready_workers, status.min_workers
-        self.door.workers = counts
+        server = self.rotation.current
+        if server.worker_counts is not None:
+            versions = ((name, archive.model_version) for name, archive in server.archives)
+            server.worker_counts.note(versions, statuses)
+        self.door.workers = server.worker_counts.format() if server.worker_counts else []
 
     def _judge_canaries(self, ready: set[tuple[str, str]]) -> None:
         """Suspends canaries that answer nothing, and lets those in again that can answer."""

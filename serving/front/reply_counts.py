@@ -13,14 +13,14 @@ import os
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from offpath.handler.error_kinds import OF_DOOR
 from offpath.handler.latency import REQUEST_BUCKETS, Histograms, name_class
 from offpath.serving.front.nginx_config import DOOR_METRICS, REPLIES
 from offpath.serving.front.splits import Split
-from offpath.serving.server.status_pages import LABELS, format_workers
+from offpath.serving.server.worker_counts import LABELS
 
 MOST_BYTES = 4 << 20
 # Seconds, status, error type and MODEL/VERSION of a canary, or the status of a copy, as the formats
@@ -63,14 +63,14 @@ class ReplyCounts:
     def count(
         self,
         is_ready: bool,
-        workers: Mapping[tuple[str, str], tuple[int, int]] | None = None,
+        workers: Sequence[str] = (),
         canaries: Iterable[Split] = (),
     ) -> bool:
         """Counts the new replies and writes the page.
 
         Args:
             is_ready: what /ping says.
-            workers: READY and wanted workers, by model and version.
+            workers: lines on the server's workers.
             canaries: the canaries, suspended ones too.
 
         Returns:
@@ -92,7 +92,7 @@ class ReplyCounts:
             if canary:
                 new[canary][status, kind] += count
         self._note_failures(new)
-        self._write_page(is_ready, workers or {}, canaries)
+        self._write_page(is_ready, workers, canaries)
         return not self._log.exists()
 
     def only_fails(self, canary: Split) -> bool:
@@ -123,11 +123,11 @@ class ReplyCounts:
     def _write_page(
         self,
         is_ready: bool,
-        workers: Mapping[tuple[str, str], tuple[int, int]],
+        workers: Sequence[str],
         canaries: Iterable[Split],
     ) -> None:
         page = ["# TYPE offpath_door_ready gauge", f"offpath_door_ready {is_ready:d}"]
-        page += format_workers(workers)
+        page += workers
         page.append("# TYPE offpath_door_responses_total counter")
         for reply, count in sorted(self._counts.items()):
             status, _, kind = reply.partition(" ")

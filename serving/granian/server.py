@@ -42,7 +42,6 @@ class GranianServer(Server):
 
     product = "Granian"
     log_name = "granian.log"
-    counts_workers = True
 
     def __init__(self, settings: ServerSettings) -> None:
         super().__init__(settings)

@@ -39,6 +39,7 @@ from offpath.serving.server.server_settings import (
     socket_path,
 )
 from offpath.serving.server.status_pages import StatusPages
+from offpath.serving.server.worker_counts import WorkerCounts
 
 T = TypeVar("T")
 STOP_TIMEOUT_S = 15.0
@@ -59,13 +60,12 @@ class Server(ABC):
     Attributes:
         product: its name for users.
         log_name: file name of its log.
-        counts_workers: its own metrics tell how many workers are READY and wanted.
+        worker_counts: its workers, unless its own metrics count them.
         archives: each archive with the name that its model is served under.
     """
 
     product: str
     log_name: str
-    counts_workers = False
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
@@ -77,6 +77,7 @@ class Server(ABC):
         self._ports: Ports | None = None
         self._failed = False
         self._log_start = 0
+        self.worker_counts: WorkerCounts | None = None
         self.archives: list[tuple[str, MarFile]] = []
 
     @abstractmethod

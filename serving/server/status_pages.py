@@ -10,7 +10,7 @@ import json
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -20,18 +20,8 @@ from urllib.parse import urlsplit
 
 # Idle clients then take neither the descriptors nor the threads of `offpath serve`.
 MOST_CONNECTIONS = 32
-LABELS = 'model="{}",version="{}"'
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 Find = Callable[[str, bool], object]
-
-
-def format_workers(workers: Mapping[tuple[str, str], tuple[int, int]]) -> list[str]:
-    """Returns the lines of /metrics for READY and wanted workers, by model and version."""
-    return [
-        f"offpath_workers_{name}{{{LABELS.format(*model)}}} {counts[number]}"
-        for number, name in enumerate(("ready", "wanted"))
-        for model, counts in workers.items()
-    ]
 
 
 class StatusPages:

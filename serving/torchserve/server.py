@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,8 @@ from offpath.serving.server.management import UNIX, ManagementClient, ModelStatu
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_log import MAX_LINES, LogLine, has_exception, read_log
 from offpath.serving.server.server_settings import LOOPBACK, ServerSettings, socket_kinds
-from offpath.serving.server.status_pages import StatusPages, format_workers
+from offpath.serving.server.status_pages import StatusPages
+from offpath.serving.server.worker_counts import WorkerCounts
 from offpath.serving.torchserve.launch import (
     build_properties,
     choose_grpc_ports,
@@ -109,6 +111,8 @@ class TorchServe(Server):
         super().__init__(settings)
         self.warm_up_key = secrets.token_hex(16)
         self.grpc_ports = (0, 0)
+        self.worker_counts: WorkerCounts = WorkerCounts()
+        self._is_counting = threading.Lock()
 
     @property
     def urls(self) -> dict[str, str]:
@@ -186,17 +190,16 @@ class TorchServe(Server):
         """Returns Java's /metrics, and the workers of each model, which Java does not count."""
         if path != "/metrics":
             return None
-        counts = {}
         try:
             with open_http(f"{UNIX}{self.socket('metrics')}", timeout=PAGE_TIMEOUT_S) as client:
                 page = client.get(path).text
-            with ManagementClient(self.management_url, timeout_s=PAGE_TIMEOUT_S) as management:
-                for status in management.describe_all(self.model_names()):
-                    key = status.model_name, status.model_version
-                    counts[key] = status.ready_workers, status.min_workers
+            management = ManagementClient(self.management_url, timeout_s=PAGE_TIMEOUT_S)
+            # Two pages at a time would count an end twice.
+            with management, self._is_counting:
+                self.worker_counts.note((), management.describe_all(self.model_names()))
         except (ExpectedError, httpx.HTTPError):
             return None  # so that Prometheus sees a server that does not answer
-        return page + "".join(f"{line}\n" for line in format_workers(counts))
+        return page + "".join(f"{line}\n" for line in self.worker_counts.format())
 
     def _log_lines(self) -> list[LogLine]:
         return super()._log_lines() + read_log(self.log_dir / CONSOLE_LOG)

@@ -28,6 +28,7 @@ from tests.support.door_rounds import (
     count_labels,
     kill,
     kill_server,
+    kill_worker,
     processes,
     replaced,
     run_kill_round,
@@ -76,6 +77,9 @@ def test_killed_process_is_replaced_and_leaves_no_body(
     seen = run_kill_round(door, kill_one)
     print(f"{kill_one.__name__}: {seen}")
     assert set(seen.statuses) <= {200, 500, 502, 503}
+    if kill_one is kill_worker:
+        ended = re.compile(r'^offpath_worker_ends_total{model="near-free".*} [1-9]', re.M)
+        eventually(lambda: ended.search(httpx.get(door.metrics_url, trust_env=False).text))
 
 
 @pytest.mark.parametrize("body", BODIES)
@@ -114,6 +118,9 @@ def test_reload_replaces_torchserve_by_granian_and_back_and_loses_no_request(
             assert done.returncode == 0, done.stderr
             eventually(lambda: not door.children("java"))
             assert door.is_healthy()
+            # Granian's page counts its workers, and nothing is left of TorchServe's.
+            page = httpx.get(door.metrics_url, trust_env=False).text
+            assert page.count("\noffpath_workers_ready{") == 1
             answer_some(seen)
             done = door.reload("--server", "torchserve")
             assert done.returncode == 0, done.stderr

@@ -150,7 +150,7 @@ def test_metrics_count_the_workers_of_a_model_that_dies(second: TorchServe) -> N
         page = httpx.get(f"{second.metrics_url}/metrics", trust_env=False)
         assert page.headers["content-type"].startswith("text/plain")
         (number,) = re.findall(
-            rf'^offpath_workers_{what}{{model="echo",version="1.0"}} (\d+)$', page.text, re.M
+            rf'^offpath_worker{what}{{model="echo",version="1.0".*}} (\d+)$', page.text, re.M
         )
         return int(number)
 
@@ -158,10 +158,11 @@ def test_metrics_count_the_workers_of_a_model_that_dies(second: TorchServe) -> N
         for pid in second.worker_pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        return count("ready") == 0
+        return count("s_ready") == 0
 
-    wanted = count("wanted")
-    eventually(lambda: count("ready") == wanted > 0)
+    wanted, ended = count("s_wanted"), count("_ends_total")
+    eventually(lambda: count("s_ready") == wanted > 0)
     eventually(is_dead)
-    assert count("wanted") == wanted
-    eventually(lambda: count("ready") == wanted)
+    assert count("s_wanted") == wanted
+    eventually(lambda: count("s_ready") == wanted)
+    assert count("_ends_total") >= ended + wanted

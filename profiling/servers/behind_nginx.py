@@ -1,0 +1,130 @@
+"""Rivals behind an nginx, as one sets them up for clients on a network.
+
+nginx gives them what our front door gives without TLS: a limit for bodies, which it reads to their
+end before the server sees them, and one token. It gives no queue limit, no draining reload and no
+copy-free hand-over of bodies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from string import Template
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from offpath.errors import ExpectedError
+from offpath.profiling.load.call import Call
+from offpath.profiling.load.window import Groups, RunningServer
+from offpath.profiling.servers.adapter import PackagedAdapter
+from offpath.profiling.servers.mosec import MosecOffpathDecode
+from offpath.profiling.servers.server_process import LOOPBACK, ServerProcess, is_ok, start_process
+from offpath.profiling.servers.torchserve import NGINX
+from offpath.profiling.servers.triton import TritonOffpathDecode
+from offpath.serving.front.nginx import find_nginx
+from offpath.serving.process.ports import resolve_ports
+
+TOKEN = "Bearer benchmark"
+READY = "/nginx-is-ready"
+# Bodies stay in memory: by default nginx writes those above 16 kB to a disk.
+CONFIG = Template("""\
+daemon off;
+pid nginx.pid;
+error_log stderr;
+worker_processes auto;
+events { worker_connections 4096; }
+http {
+    access_log off;
+    client_max_body_size 20m;
+    client_body_buffer_size 20m;
+    client_body_temp_path body;
+    proxy_temp_path proxy;
+    fastcgi_temp_path fastcgi;
+    scgi_temp_path scgi;
+    uwsgi_temp_path uwsgi;
+    map $$http_authorization $$may {
+        default 0;
+        "$token" 1;
+    }
+    upstream rival {
+        least_conn;
+        server $rival;
+        keepalive 64;
+    }
+    server {
+        listen $address;
+        location = $ready { return 200; }
+        location / {
+            if ($$may = 0) { return 401; }
+            proxy_pass http://rival;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_read_timeout 120s;
+        }
+    }
+}
+""")
+
+
+class BehindNginx(PackagedAdapter):
+    """Mixed into a packaged server: puts nginx before it."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings, "front": f"nginx {find_nginx().version_text}"}
+
+    def why_not(self) -> str | None:
+        try:
+            find_nginx()
+        except ExpectedError as error:
+            return str(error)
+        return super().why_not()
+
+    def make_call(self) -> Call:
+        call = super().make_call()
+        return replace(call, headers={**call.headers, "Authorization": TOKEN})
+
+    @contextmanager
+    def running(self) -> Iterator[RunningServer]:
+        (port,) = resolve_ports(LOOPBACK, [0])
+        address = f"{LOOPBACK}:{port}"
+        with super().running() as server, TemporaryDirectory(prefix="offpath-") as scratch:
+            rival, slash, path = server.predict_url.removeprefix("http://").partition("/")
+            config = Path(scratch) / "nginx.conf"
+            config.write_text(
+                CONFIG.substitute(token=TOKEN, rival=rival, address=address, ready=READY)
+            )
+            command = [str(find_nginx().path), "-p", scratch, "-c", str(config), "-e", "stderr"]
+            is_ready = is_ok(f"http://{address}{READY}")
+            log = server.log_path().with_name("nginx.log")
+            with start_process(
+                f"{self.name}'s nginx", command, log, is_ready, scratch=config.parent
+            ) as nginx:
+                yield RunningBehindNginx(server, nginx, f"http://{address}{slash}{path}")
+
+
+class RunningBehindNginx:
+    """A ready server and its nginx (`RunningServer`)."""
+
+    def __init__(self, server: RunningServer, nginx: ServerProcess, url: str) -> None:
+        self._server, self._nginx = server, nginx
+        self.predict_url = url
+
+    def groups(self) -> Groups:
+        return {**self._server.groups(), NGINX: [one.pid for one in self._nginx.members()]}
+
+    def is_running(self) -> bool:
+        return self._server.is_running() and self._nginx.is_running()
+
+    def log_path(self) -> Path:
+        return self._server.log_path()
+
+
+class MosecNginx(BehindNginx, MosecOffpathDecode):
+    name = "mosec-nginx"
+
+
+class TritonNginx(BehindNginx, TritonOffpathDecode):
+    name = "triton-nginx"
