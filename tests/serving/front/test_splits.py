@@ -22,6 +22,7 @@ from offpath.archive.custom_handler import load_custom_handler
 from offpath.archive.mar_file import MarFile
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
+from offpath.commands.url_option import find_door
 from offpath.errors import WrongOption
 from offpath.handler.serving_settings import ServingSettings
 from offpath.handler.wire_names import BODY_HEADER, ID_HEADER, KEY_HEADER, TYPE_HEADER
@@ -38,6 +39,7 @@ from tests.support.eventually import eventually
 from tests.support.front import (
     FrontProcess,
     Seen,
+    check_addresses,
     is_alive,
     load,
     log_variables,
@@ -411,6 +413,13 @@ def judged(
     run = FRONTS[request.param]
     with run(folder, folder / "logs", "v1.0", "v2.0", "v3.0") as door:
         yield SplitDoor(door, folder)
+
+
+@pytest.mark.server
+def test_every_printed_address_leads_to_the_door(judged: SplitDoor) -> None:
+    addresses = judged.door.addresses.values()
+    check_addresses(addresses)
+    assert {find_door(url) for url in addresses} == {judged.door.run}
 
 
 def read_of_failing(door: FrontProcess, name: str, labels: str = "") -> int:

@@ -26,7 +26,6 @@ import pytest
 
 from offpath.archive.mar_file import MarFile
 from offpath.cli import run
-from offpath.commands.url_option import find_door
 from offpath.errors import WrongOption
 from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.check.running import check_server
@@ -37,7 +36,6 @@ from offpath.serving.torchserve.server import TorchServe
 from tests.support.attacks import connect, head_of
 from tests.support.eventually import MOST_S, eventually
 from tests.support.front import (
-    check_addresses,
     check_hostile_user_ids,
     load,
     logged,
@@ -344,12 +342,6 @@ def test_a_request_that_waited_too_long_gets_504(door: GranianProcess, flag: Fla
     assert late.result().status_code == 504
     assert late.result().json()["type"] == "DeadlineExceeded"
     assert slow.result().status_code == patient.result().status_code == 200
-
-
-def test_every_printed_address_leads_to_the_door(door: GranianProcess) -> None:
-    addresses = door.addresses.values()
-    check_addresses(addresses)
-    assert {find_door(url) for url in addresses} == {door.run}
 
 
 def test_metrics_have_torchserves_names_and_count_what_was_answered(door: GranianProcess) -> None:
