@@ -31,18 +31,6 @@ def top_label(response: httpx.Response) -> str:
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        pytest.param({"files": {"data": ("p.jpg", jpeg(), "image/jpeg")}}, id="form"),
-        pytest.param({"json": {"data": BASE64}}, id="json"),
-        pytest.param({"json": BASE64}, id="json-text"),
-    ],
-)
-def test_forms_and_base64_are_accepted(http: httpx.Client, body: dict) -> None:
-    assert top_label(http.post(PATH, **body)) == "espresso"
-
-
-@pytest.mark.parametrize(
     "escape, status, said",
     [
         pytest.param(b"&", 415, "Content-Type: application/octet-stream", id="ours"),
