@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
+from httpx._transports import default as transports
 
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
@@ -21,11 +23,22 @@ from tests.support.echo_archive import MakeMar, write_mar
 from tests.support.eventually import MOST_S
 
 SERVER_MARKS = ("server", "s3")
-# Files that share a server, so that one process runs them all, and the name of their group.
+# Files that share a server or a door of a session, so that one process runs them all.
+# Each process takes one of the other files at a time, also of those that start their own servers.
 TOGETHER = {
-    "tests/serving/front/": "front",
-    "tests/serving/": "server",
-    "tests/deploy/test_archived_handler.py": "server",
+    "front": ("front/test_door_hostile.py", "front/test_door_inputs.py"),
+    "server": (
+        *("granian/test_granian.py", "service/test_contract.py"),
+        *("check/test_running.py", "offline/test_offline.py", "server/test_in_force.py"),
+        *("test_client.py", "test_custom_handler.py", "test_grpc.py", "test_inputs.py"),
+        *("test_lifecycle.py", "test_path.py", "../deploy/test_archived_handler.py"),
+        "../profiling/experiments/test_server_profile.py",
+    ),
+}
+GROUPS = {
+    os.path.normpath(f"tests/serving/{path}"): group
+    for group, paths in TOGETHER.items()
+    for path in paths
 }
 
 
@@ -53,9 +66,8 @@ def is_reliability(config: pytest.Config) -> bool:
 
 
 def find_group(nodeid: str) -> str | None:
-    """Returns the group of TOGETHER that a test belongs to, or None."""
-    groups = (group for path, group in TOGETHER.items() if nodeid.startswith(path))
-    return next(groups, None)
+    """Returns the group that a test belongs to, or None."""
+    return GROUPS.get(nodeid.partition("::")[0])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -72,10 +84,17 @@ def one_thread_a_process() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def patient_clients() -> None:
-    """Lets a client without a time limit of its own wait for longer than httpx's five seconds."""
+def patient_and_quick_clients() -> Iterator[None]:
+    """Lets clients wait for longer than httpx's five seconds, and make their context of TLS once.
+
+    httpx makes one for each client, which reads all certificates and takes 40 ms of CPU time.
+    """
     for name in ("connect", "read", "write", "pool"):
         setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, name, MOST_S)
+    once = functools.cache(transports.create_ssl_context)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transports, "create_ssl_context", once)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

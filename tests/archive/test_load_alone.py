@@ -19,10 +19,7 @@ READS = THREE_CLASSES.replace(
 
 
 def test_model_that_reads_a_file_beside_it_needs_the_file_in_the_archive(
-    make_spec: MakeSpec,
-    model_file: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    make_spec: MakeSpec, model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sizes.txt").touch()

@@ -43,9 +43,7 @@ def test_numbers_in_a_manifest_are_read_as_java_reads_them(tmp_path: Path) -> No
     assert read_mar(tmp_path / "a.mar").model_version == "2"
 
 
-def test_damage_behind_the_manifest_is_found_when_it_is_unpacked(
-    tmp_path: Path,
-) -> None:
+def test_damage_behind_the_manifest_is_found_when_it_is_unpacked(tmp_path: Path) -> None:
     path = tmp_path / "a.mar"
     pack(path, {"model": MODEL})
     content = bytearray(path.read_bytes())

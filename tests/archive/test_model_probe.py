@@ -198,9 +198,7 @@ def choose(model: Tiny, photographs: np.ndarray, **handler: Any) -> tuple[str, l
     return choose_activation(model, config, photographs, said.append), said
 
 
-def test_a_model_whose_outputs_are_not_finite_is_refused(
-    photographs: np.ndarray,
-) -> None:
+def test_a_model_whose_outputs_are_not_finite_is_refused(photographs: np.ndarray) -> None:
     model = Tiny("logits")
     torch.nn.init.constant_(model.linear.bias, torch.nan)
     with pytest.raises(WrongOption, match="not finite .* check the weights"):
@@ -254,9 +252,7 @@ def test_activation_that_does_not_fit_is_one_line(
     assert all(doubt in line and "\n" not in line for line in said if doubt)
 
 
-def test_threshold_is_refused_if_auto_becomes_softmax(
-    photographs: np.ndarray,
-) -> None:
+def test_threshold_is_refused_if_auto_becomes_softmax(photographs: np.ndarray) -> None:
     settings = {"activation": "auto", "threshold": 0.5}
     with pytest.raises(WrongOption, match="auto is softmax for .* takes no threshold"):
         choose(Tiny("logits"), photographs, **settings)

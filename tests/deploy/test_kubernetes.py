@@ -209,9 +209,7 @@ def test_the_log_files_reach_kubectl_logs_also_those_of_a_later_server(
             shown.kill()
 
 
-def test_variables_from_secrets_reach_the_server_and_the_sidecar(
-    chart: helm.Chart,
-) -> None:
+def test_variables_from_secrets_reach_the_server_and_the_sidecar(chart: helm.Chart) -> None:
     containers = list_containers(find_pod(chart, EVERYTHING))
     for name in ("server", "ship"):
         assert containers[name]["envFrom"] == EVERYTHING["envFrom"]

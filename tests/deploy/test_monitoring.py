@@ -122,9 +122,7 @@ def test_every_panel_of_the_dashboard_shows_something(watched: Watched) -> None:
 
 @pytest.mark.slow
 @pytest.mark.server
-def test_every_alert_is_evaluated_and_a_lost_worker_raises_one(
-    watched: Watched,
-) -> None:
+def test_every_alert_is_evaluated_and_a_lost_worker_raises_one(watched: Watched) -> None:
     door, prometheus = watched
     for _ in range(2):
         before = door.python_workers()

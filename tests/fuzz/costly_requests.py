@@ -1,6 +1,6 @@
 """The most expensive requests known for each format, and the ways in which a client can send them.
 
-worst_cost.py starts its search here. tests/reliability/test_worst_cost.py holds them to the bound.
+tests/reliability/test_worst_cost.py holds them to the bound.
 """
 
 from __future__ import annotations

@@ -82,12 +82,7 @@ TAGS = tags(
     st.binary(max_size=64),
 )
 def test_any_tags_of_a_tiff_are_decoded_or_refused(
-    first: Tags,
-    last: Tags,
-    compression: int,
-    tile: tuple[int, int] | None,
-    count: int,
-    data: bytes,
+    first: Tags, last: Tags, compression: int, tile: tuple[int, int] | None, count: int, data: bytes
 ) -> None:
     layout: dict[str, Any] = {"tile": tile, "tiles": count} if tile else {"strips": count}
     packed = zlib.compress(bytes(100 * 100)) if compression == 8 else data

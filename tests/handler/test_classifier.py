@@ -129,9 +129,7 @@ def test_batch_is_answered_with_labels_statuses_and_headers(
 
 
 def test_a_late_request_gets_504_undecoded_and_its_neighbour_is_answered(
-    classifier: OffpathClassifier,
-    context: Context,
-    monkeypatch: pytest.MonkeyPatch,
+    classifier: OffpathClassifier, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[object] = []
     make = classifier.pipeline._input_maker.make
@@ -305,9 +303,7 @@ def failing(
 
 
 def test_a_failing_model_gives_each_good_item_a_503_and_raises_nothing(
-    classifier: OffpathClassifier,
-    context: Context,
-    failing: Callable[[Exception | None], None],
+    classifier: OffpathClassifier, context: Context, failing: Callable[[Exception | None], None]
 ) -> None:
     failing(torch.OutOfMemoryError("CUDA out of memory"))
     rows = [{"body": JPEG}, {"body": b"junk"}, {"body": PNG}]
@@ -322,9 +318,7 @@ def test_a_failing_model_gives_each_good_item_a_503_and_raises_nothing(
 
 
 def test_only_a_batch_that_the_model_answers_interrupts_failures_in_a_row(
-    classifier: OffpathClassifier,
-    context: Context,
-    failing: Callable[[Exception | None], None],
+    classifier: OffpathClassifier, context: Context, failing: Callable[[Exception | None], None]
 ) -> None:
     good, bad = [{"body": JPEG}], [{"body": b"junk"}]
     for rows, error, failures in [

@@ -104,9 +104,7 @@ def test_failed_batch_leaves_no_thread_that_still_decodes(
     assert ended.is_set()
 
 
-def test_batch_of_bad_items_alone_runs_no_inference(
-    make_pipeline: MakePipeline,
-) -> None:
+def test_batch_of_bad_items_alone_runs_no_inference(make_pipeline: MakePipeline) -> None:
     batch = make_pipeline().preprocess([{}, {"body": b"junk"}])
     replies = make_pipeline().postprocess(make_pipeline().inference(batch))
     assert [reply.status for reply in replies] == [400, 415]
@@ -145,9 +143,7 @@ def test_a_best_score_that_is_not_finite_fails_its_item_alone(
         pipeline.classify([{"body": JPEG}, {"body": b"junk"}])
 
 
-def test_stale_image_of_an_earlier_batch_is_never_answered(
-    make_pipeline: MakePipeline,
-) -> None:
+def test_stale_image_of_an_earlier_batch_is_never_answered(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline()
     pipeline.classify([{"body": JPEG}] * 4)
     broken = PNG[:200]

@@ -45,10 +45,7 @@ class Requests:
 
 
 def trace(
-    collector: Collector,
-    share: float,
-    *headers: dict[str, str],
-    items: list[Item] | None = None,
+    collector: Collector, share: float, *headers: dict[str, str], items: list[Item] | None = None
 ) -> list[Any]:
     """Returns the spans of one batch with 3 s of decoding and 2 s of inference."""
     ticks = iter((0.0, 6.0))
@@ -62,9 +59,7 @@ def trace(
     return collector.spans[before:]
 
 
-def test_request_span_has_stages_as_children_and_a_link_to_its_batch(
-    collector: Collector,
-) -> None:
+def test_request_span_has_stages_as_children_and_a_link_to_its_batch(collector: Collector) -> None:
     batch, decode, inference, request = trace(collector, 1.0, {})
     assert [batch.name, decode.name, inference.name] == ["batch", "decode", "inference"]
     assert request.name == "classify cats"

@@ -181,6 +181,11 @@ def test_check_finds_nothing_wrong_in_any_archive_nor_in_the_server(
     assert "wrong" not in {one["state"] for one in findings}
     areas = {one["area"].partition(" ")[0] for one in findings}
     assert areas >= {*JOURNEYS, *(f"{name}.mar" for name in JOURNEYS), "server"}
+    # Every printed address leads to the server and to its metrics.
+    for kind in ("inference", "metrics"):
+        findings = shell.run_json("check", "--url", ready[kind])
+        states = {one["subject"]: one["state"] for one in findings}
+        assert states["metrics"] == "ok" and "wrong" not in states.values(), kind
 
 
 def test_stock_archive_beside_its_conversion_on_a_plain_torchserve(

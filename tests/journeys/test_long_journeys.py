@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 def test_resnet50_gets_the_fast_engine_by_itself(shell: Shell) -> None:
     shell.run(
-        *("archive", "--model", "torchvision:resnet50", "--weights", "resnet.pt"),
+        *("archive", "--model", "torchvision:resnet50", "--weights", "random"),
         *("--labels", "classes.txt", "--name", "six", "--output", "long"),
     )
     with shell.serve("long") as ready:
@@ -25,9 +25,7 @@ def test_resnet50_gets_the_fast_engine_by_itself(shell: Shell) -> None:
         assert "wrong" not in {one["state"] for one in findings}
 
 
-def test_hugging_face_folders_answer_as_the_pipeline_of_transformers(
-    shell: Shell,
-) -> None:
+def test_hugging_face_folders_answer_as_the_pipeline_of_transformers(shell: Shell) -> None:
     import transformers
 
     store = ("--output", "faces", "--calibrate", "photographs", "--workers", 1)

@@ -42,11 +42,7 @@ def test_help_of_a_script_installs_nothing(script: str, tmp_path: Path) -> None:
     ],
 )
 def test_kind_of_error_decides_the_exit_code(
-    run: Run,
-    monkeypatch: pytest.MonkeyPatch,
-    error: BaseException,
-    code: int,
-    said: str,
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, said: str
 ) -> None:
     def fail(**_: object) -> NoReturn:
         raise error

@@ -21,9 +21,7 @@ EXPECTED = {
 }
 
 
-def test_the_report_counts_labels_and_errors_of_a_prediction_log(
-    tmp_path: Path,
-) -> None:
+def test_the_report_counts_labels_and_errors_of_a_prediction_log(tmp_path: Path) -> None:
     mapping = {"uri": f"file://{tmp_path}/log", "spool_dir": f"{tmp_path}/spool"}
     settings = PredictionLogSettings.from_mapping(mapping, {})
     log = open_prediction_log(settings, model="m", version="1")

@@ -188,9 +188,7 @@ def test_without_an_extra_each_command_names_it_in_one_line(extra: str, tmp_path
     assert named == NAMED.get(extra, set())
 
 
-def test_logs_and_cost_import_no_torch_and_published_costs_no_extra(
-    tmp_path: Path,
-) -> None:
+def test_logs_and_cost_import_no_torch_and_published_costs_no_extra(tmp_path: Path) -> None:
     commands = [c for c in list_commands(tmp_path) if c[0] in ("logs", "cost")]
     published = ["cost", "--example", "published"]
     said = run_hiding(list_extras()["bench"], [published, *commands], tmp_path)

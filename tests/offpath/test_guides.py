@@ -38,9 +38,7 @@ def find_command(words: list[str]) -> tuple[click.Command, list[str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_printed_commands_have_the_options_that_they_are_printed_with(
-    page: Path,
-) -> None:
+def test_printed_commands_have_the_options_that_they_are_printed_with(page: Path) -> None:
     for line in list_commands(page):
         command, rest = find_command(shlex.split(line)[1:])
         known = {option for p in command.params for option in (*p.opts, *p.secondary_opts)}

@@ -62,6 +62,9 @@ def test_a_report_is_whole_at_80_columns(
     sets = ("--a", f"{uri},version=1", "--b", "version=2")
     shown = assert_whole(run, monkeypatch, "logs", "report", *sets)
     assert one in shown and "1,000,000,000" in shown and "UndecodableImage" in shown
+    # Folded, perhaps, but whole.
+    read = "".join(assert_whole(run, monkeypatch, "logs", "read", uri).split())
+    assert read.count(one) == 2 and "0.900" in read and LABEL.replace(" ", "") in read
 
 
 def test_a_start_is_whole_at_80_columns(

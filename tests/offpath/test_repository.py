@@ -54,9 +54,7 @@ def test_the_workflows_run_every_python_that_the_metadata_names() -> None:
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_runs_scripts_that_exist_and_actions_of_a_version(
-    workflow: Path,
-) -> None:
+def test_a_workflow_runs_scripts_that_exist_and_actions_of_a_version(workflow: Path) -> None:
     for step in list_steps(workflow):
         if "run" in step:
             script = ROOT / step["run"].split()[0]

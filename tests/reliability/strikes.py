@@ -14,13 +14,13 @@ import psutil
 from offpath.profiling.servers import archives
 from offpath.serving.process.processes import find_family, find_fork_helpers
 from tests.reliability.fault_bench import BODIES, STAGE_S, Bench
-from tests.serving.front.test_door_lifecycle import (
+from tests.support.clients import send_for
+from tests.support.door_rounds import (
     kill_nginx,
     kill_nginx_worker,
     kill_server,
     kill_worker,
 )
-from tests.support.clients import send_for
 from tests.support.front import load
 from tests.support.s3_faults import OUTAGES, PASS, WRONG
 

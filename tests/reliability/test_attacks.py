@@ -71,9 +71,7 @@ def product(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module", params=["front", "direct"])
 def url(
-    request: pytest.FixtureRequest,
-    product: str,
-    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest, product: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("attacks")
     store = build(folder, "near-free", "near-free").parent

@@ -8,10 +8,8 @@ formula (docs/research/2026-11-22-autoscaling.md shows it in a loop).
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean
 
@@ -21,6 +19,7 @@ import pytest
 
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.echo_archive import MakeMar, make_settings
+from tests.support.front import load
 from tests.support.monitoring import DEPLOY, Prometheus, run_prometheus
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(300)]
@@ -43,27 +42,6 @@ def ask(prometheus: Prometheus, query: str) -> float:
     return float(series["value"][1])
 
 
-@contextmanager
-def closed_loop(url: str, clients: int) -> Iterator[None]:
-    """Runs clients that send the next request as soon as the last one is answered."""
-    stop = threading.Event()
-
-    def send() -> None:
-        with httpx.Client(timeout=30, trust_env=False) as http:
-            while not stop.is_set():
-                http.post(url, content=b"slow").raise_for_status()
-
-    threads = [threading.Thread(target=send) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-
-
 @pytest.fixture
 def server(make_mar: MakeMar) -> Iterator[TorchServe]:
     settings = make_settings(make_mar(), overrides={"job_queue_size": "200"})
@@ -77,11 +55,12 @@ def test_the_query_counts_the_requests_in_the_server(server: TorchServe, tmp_pat
         httpx.post(url, content=b"slow", timeout=60)
         prometheus.wait_until("ts_inference_latency_microseconds > 0")
         for clients in (2, 6, 20):
-            with closed_loop(url, clients):
+            with load(url, [b"slow"], clients) as seen:
                 time.sleep(2 * WINDOW_S)
                 counts = []
                 for _ in range(SAMPLES):
                     counts.append(ask(prometheus, read_query()))
                     time.sleep(1)
+            assert set(seen.statuses) == {200} and not seen.broken, seen
             print(f"{clients} clients: {mean(counts):.1f} in the server, by the query")
             assert mean(counts) == pytest.approx(clients, rel=0.25)

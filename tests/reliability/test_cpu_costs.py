@@ -62,9 +62,7 @@ def test_histograms_and_deadlines_cost_less_than_a_percent_of_a_small_request() 
     assert added_s < 0.01 * request_s
 
 
-def test_one_request_in_a_hundred_traced_costs_less_than_five_percent(
-    tmp_path: Path,
-) -> None:
+def test_one_request_in_a_hundred_traced_costs_less_than_five_percent(tmp_path: Path) -> None:
     """Compares the CPU of the whole process with and without tracing."""
     mar = build(tmp_path, "near-free", "near-free")
     with run_collector() as collector:

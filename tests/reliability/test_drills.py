@@ -26,9 +26,6 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from offpath.archive.build import ArchiveSpec, build_archive
-from offpath.archive.model_config import load_preset, make_model_config
-from offpath.archive.sources.model_source import load_model_source
 from offpath.profiling.core.host import describe_host
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
@@ -37,40 +34,13 @@ from tests.support.eventually import MOST_S, eventually
 from tests.support.front import Seen, load
 from tests.support.images import jpeg
 from tests.support.monitoring import Prometheus, run_prometheus
+from tests.support.obedient_model import BATCH, FOR_EVER, WORKERS, Flag, build_obedient
 
 DRILL_S = float(os.environ.get("OFFPATH_DRILL_S", "25"))
 HOLD, RESPONSE_TIMEOUT_S = "10s", 20
-BATCH, WORKERS, CLIENTS, PAUSE_S = 4, 2, 4, 0.05
+CLIENTS, PAUSE_S = 4, 0.05
 ROWS: list[dict[str, Any]] = []
-# The first batch that finds the file FLAG takes it away, and its worker stays as sick as the text
-# says. FLAG.dead keeps workers from loading, and FLAG.fails lets every batch fail.
-MODEL = """
-from contextlib import suppress
-from pathlib import Path
-
-import torch
-
-FLAG = Path({flag!r})
-
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.classifier = torch.nn.Linear(48, 10)
-        self.sickness = ""
-        if FLAG.with_suffix(".dead").exists():
-            raise ValueError("the weights are of another model")
-
-    def forward(self, images):
-        with suppress(OSError):
-            self.sickness = FLAG.rename(FLAG.with_suffix(".taken")).read_text()
-        if self.sickness == "out of memory":
-            raise MemoryError("no")
-        if FLAG.with_suffix(".fails").exists():
-            raise ValueError("it fails")
-        scores = self.classifier(torch.nn.functional.adaptive_avg_pool2d(images, 4).flatten(1))
-        return scores * float("nan") if self.sickness == "nan" else scores
-"""
+SICKNESSES = {"nan": "images.mul_(float('nan'))", "out of memory": "raise MemoryError('no')"}
 
 pytestmark = [
     pytest.mark.reliability,
@@ -79,17 +49,11 @@ pytestmark = [
 ]
 
 
-def build(folder: Path, name: str, version: str) -> Path:
+def build(folder: Path, name: str, version: str) -> Flag:
     """Builds an archive and returns the flag of its model."""
-    flag = folder / f"{name}-{version[0]}.flag"
-    (folder / "net.py").write_text(MODEL.format(flag=str(flag)))
-    source = load_model_source(f"{folder}/net.py:Net", "random")
-    limits = {"batchSize": BATCH, "minWorkers": WORKERS, "maxWorkers": WORKERS}
-    limits["responseTimeout"] = RESPONSE_TIMEOUT_S
-    handler = {**source.handler, "metrics_interval_s": 0.2}
-    config = make_model_config(load_preset("cpu"), limits, handler)
-    made = build_archive(ArchiveSpec(name, version, source, None, "none", config), folder).path
-    made.rename(flag.with_suffix(".mar"))
+    flag = Flag(folder / f"{name}-{version[0]}")
+    made = build_obedient(folder, flag, name, version, timeout_s=RESPONSE_TIMEOUT_S)
+    made.rename(flag.file(".mar"))
     return flag
 
 
@@ -100,7 +64,7 @@ class Served(NamedTuple):
     has_door: bool
     addresses: dict[str, str]
     prometheus: Prometheus
-    flags: dict[str, Path]
+    flags: dict[str, Flag]
 
     def workers(self) -> set[int]:
         with ManagementClient(self.addresses["management"]) as management:
@@ -215,7 +179,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     flags = {name: build(folder, *name.split()) for name in names}
     command = [sys.executable, "-m", "offpath", "serve", "--server", server, "--json"]
     command += [door, "--port", "0", "--metrics-port", "0", "--log-dir", f"{folder}/logs"]
-    command += [str(flag.with_suffix(".mar")) for flag in flags.values()]
+    command += [str(flag.file(".mar")) for flag in flags.values()]
     with open(folder / "errors", "wb") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
     try:
@@ -231,7 +195,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_a_dead_model_is_seen_and_costs_its_neighbour_nothing(served: Served) -> None:
-    dead = served.flags["sick 1.0"].with_suffix(".dead")
+    dead = served.flags["sick 1.0"].file(".dead")
     with drill(served, "all workers die, and none loads") as row:
         dead.touch()
         for worker in served.workers():
@@ -258,7 +222,7 @@ def test_stopped_workers_are_replaced(served: Served) -> None:
 def test_a_canary_that_only_fails_gets_nothing(served: Served) -> None:
     if not served.has_door:
         pytest.skip("only the front door has canaries")
-    fails = served.flags["sick 2.0"].with_suffix(".fails")
+    fails = served.flags["sick 2.0"].file(".fails")
     with drill(served, "a canary at 100 % whose every batch fails") as row:
         fails.touch()
         served.suspended("sick=2.0:100%")
@@ -278,8 +242,7 @@ def test_a_worker_that_only_fails_is_replaced(
 ) -> None:
     workers, flag = served.workers(), served.flags["sick 1.0"]
     with drill(served, f"one of two workers: {sickness}, for ever") as row:
-        flag.with_suffix(".made").write_text(sickness)
-        flag.with_suffix(".made").rename(flag)
+        flag.order(SICKNESSES[sickness], FOR_EVER)
         eventually(lambda: workers - served.workers())
     # One batch may reach the worker while it ends; TorchServe answers that one with 500.
     assert 0 < row["sick"]["503"] <= (most_batches + 1) * BATCH

@@ -17,9 +17,8 @@ import pytest
 
 from tests.conftest import build
 from tests.fuzz.seeds import make_seeds
-from tests.fuzz.worst_cost import mutate
-from tests.serving.front.test_door_hostile import LARGE, connect, head_of, send_randoms
-from tests.serving.front.test_door_lifecycle import (
+from tests.support.costly import progressive_jpeg
+from tests.support.door_rounds import (
     BODIES,
     KILLS,
     PATH,
@@ -29,9 +28,9 @@ from tests.serving.front.test_door_lifecycle import (
     replaced,
     run_kill_round,
 )
-from tests.support.costly import progressive_jpeg
 from tests.support.front import FrontProcess, logged
 from tests.support.granian import FRONTS, RunFront
+from tests.support.hostile_clients import LARGE, connect, head_of, send_randoms
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(1800)]
 
@@ -155,6 +154,20 @@ def test_ten_thousand_random_requests_cause_no_5xx(door: FrontProcess) -> None:
     statuses = send_randoms(door, RANDOM_REQUESTS)
     print(f"\n{RANDOM_REQUESTS} random requests: {sorted(statuses, key=str)}")
     assert not {s for s in statuses if s and s >= 500}
+
+
+def mutate(body: bytes, chance: random.Random) -> bytes:
+    """Changes some bytes, most of them near the beginning, where a file says what it is."""
+    changed = bytearray(body)
+    for _ in range(chance.randint(1, 8)):
+        end = len(changed) if chance.random() < 0.3 else min(len(changed), 1024)
+        at = chance.randrange(end)
+        if chance.random() < 0.8:
+            changed[at] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
+        else:
+            length = chance.randint(1, 4096)
+            changed[at:at] = changed[at : at + length]
+    return bytes(changed)
 
 
 def test_mutated_files_cause_no_5xx_and_kill_nobody(door: FrontProcess) -> None:

@@ -34,7 +34,7 @@ from offpath.serving.front.bodies import SHM
 from offpath.serving.front.nginx_config import MOST_TRIES
 from offpath.serving.process.ports import resolve_ports
 from tests.conftest import build
-from tests.serving.front.test_door_lifecycle import BODIES, PATH
+from tests.support.door_rounds import BODIES, PATH
 from tests.support.eventually import eventually
 from tests.support.front import Seen, load, log_variables, read_event_ids
 from tests.support.granian import FRONTS

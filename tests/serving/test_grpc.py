@@ -66,9 +66,3 @@ def test_a_stream_has_one_answer_and_takes_no_worker_down(
     assert answers[0][0] == pytest.approx(ask[0](jpeg()), abs=1e-5)
     assert answers[1][0]["code"] == 415
     assert server.worker_pids() == before
-
-
-def test_an_unknown_model_is_a_status(ask: tuple[Ask, Ask]) -> None:
-    with pytest.raises(grpc.RpcError) as raised:
-        ask[0](jpeg(), "nope")
-    assert "Model not found: nope" in raised.value.details()

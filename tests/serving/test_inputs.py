@@ -31,18 +31,6 @@ def top_label(response: httpx.Response) -> str:
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        pytest.param({"files": {"data": ("p.jpg", jpeg(), "image/jpeg")}}, id="form"),
-        pytest.param({"json": {"data": BASE64}}, id="json"),
-        pytest.param({"json": BASE64}, id="json-text"),
-    ],
-)
-def test_forms_and_base64_are_accepted(http: httpx.Client, body: dict) -> None:
-    assert top_label(http.post(PATH, **body)) == "espresso"
-
-
-@pytest.mark.parametrize(
     "escape, status, said",
     [
         pytest.param(b"&", 415, "Content-Type: application/octet-stream", id="ours"),
@@ -68,17 +56,6 @@ def test_a_thin_client_gets_the_same_answer(either: TorchServe) -> None:
         got = thin.predict(jpeg()).labels
     assert [label for label, _ in got][0] == expected[0][0]
     assert abs(got[0][1] - expected[0][1]) < 0.01
-
-
-@pytest.mark.parametrize("name", rejected())
-def test_a_bad_item_gets_its_own_4xx_with_a_json_body(http: httpx.Client, name: str) -> None:
-    body, status, kind = rejected()[name]
-    response = http.post(PATH, content=body)
-    assert response.status_code == status, response.text
-    answer = response.json()
-    assert set(answer) == {"code", "type", "message"}
-    assert (answer["code"], answer["type"]) == (status, kind)
-    assert response.reason_phrase.isascii() and response.reason_phrase
 
 
 def test_neighbours_of_bad_items_are_answered(either: TorchServe) -> None:

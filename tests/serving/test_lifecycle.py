@@ -28,21 +28,6 @@ def management(server: TorchServe) -> Iterator[ManagementClient]:
         yield client
 
 
-def explain(server: TorchServe, target: str) -> httpx.Response:
-    files = {"data": ("photo.jpg", jpeg(), "image/jpeg")}
-    url = f"{server.inference_url}/explanations/classifier"
-    return httpx.post(url, files=files, data={"target": target}, timeout=120)
-
-
-def test_explanations_have_the_inputs_shape(server: TorchServe) -> None:
-    response = explain(server, "967")
-    assert response.status_code == 200, response.text[:500]
-    attributions = response.json()
-    assert len(attributions) == 3
-    assert len(attributions[0]) == 224 and len(attributions[0][0]) == 224
-    assert any(value != 0 for value in attributions[0][112])
-
-
 def describe(server: TorchServe, model: str) -> dict[str, Any]:
     """Returns the worker's description of itself."""
     url = f"{server.management_url}/models/{model}"

@@ -6,10 +6,6 @@ import asyncio
 import re
 import shutil
 import statistics
-import subprocess
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -22,6 +18,7 @@ from offpath.serving.torchserve.server import TorchServe
 from tests.support.eventually import MOST_S, eventually
 from tests.support.images import jpeg
 from tests.support.scrape import count_log_lines, read_metrics, wait_for_items
+from tests.support.strace import traced
 
 pytestmark = pytest.mark.server
 
@@ -144,52 +141,9 @@ def test_the_first_request_after_ready_is_as_quick_as_the_next_50(
     assert latencies[0] <= 1.5 * median
 
 
-CALLS = (
-    "open,openat,openat2,creat,connect,rename,renameat,renameat2,unlink,unlinkat,"
-    "mkdir,execve,fork,vfork,stat,lstat"
-)
-
-
-@contextmanager
-def traced(pids: list[int]) -> Iterator[list[str]]:
-    """Runs strace on processes and their threads; the list has their calls after the block."""
-    calls: list[str] = []
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "calls"
-        attach = [option for pid in pids for option in ("-p", str(pid))]
-        strace = subprocess.Popen(
-            ["strace", "-f", "-e", f"trace={CALLS}", "-o", output, *attach],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert strace.stderr is not None
-        if not all("attached" in strace.stderr.readline() for _ in pids):
-            pytest.skip("strace may not attach here")
-        try:
-            yield calls
-        finally:
-            strace.terminate()
-            strace.communicate()
-        calls += [line for line in output.read_text().splitlines() if "(" in line]
-
-
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 def test_under_strace_200_requests_open_connect_and_start_nothing(either: TorchServe) -> None:
     send_many(either, "classifier", requests=64, clients=8)
     with traced(either.worker_pids()) as calls:
         send_many(either, "classifier", requests=200, clients=8)
     assert calls == []
-
-
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-def test_strace_sees_a_process_that_opens_a_file() -> None:
-    program = "for _ in open(0): open('/dev/null').close(); print(flush=True)"
-    with subprocess.Popen(
-        ["python3", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
-        assert child.stdin is not None and child.stdout is not None
-        with traced([child.pid]) as calls:
-            child.stdin.write(b"\n")
-            child.stdin.flush()
-            assert child.stdout.readline()
-    assert any("/dev/null" in call for call in calls)

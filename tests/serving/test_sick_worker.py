@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import time
 from collections import Counter
@@ -16,9 +15,6 @@ import httpx
 import pytest
 import torch
 
-from offpath.archive.build import ArchiveSpec, build_archive
-from offpath.archive.model_config import load_preset, make_model_config
-from offpath.archive.sources.model_source import load_model_source
 from offpath.handler.process.sick_worker import MOST_FAILURES_IN_A_ROW, MOST_OUT_OF_MEMORY_IN_A_ROW
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
@@ -34,56 +30,17 @@ from tests.support.clients import Reply, sending
 from tests.support.eventually import eventually
 from tests.support.front import FrontProcess, front
 from tests.support.images import jpeg
+from tests.support.obedient_model import BATCH, FOR_EVER, WORKERS, Flag, build_obedient
 
 pytestmark = pytest.mark.server
-CLIENTS, BATCH, WORKERS = 12, 4, 2
+CLIENTS = 12
 # Between a client's requests, so that a new worker gets a core too.
 PAUSE_S = 0.02
 # A worker that ended less than this ago is still missing.
 WATCH_S = 2.0
 LINE = "this worker must be replaced"
-# The first batch that runs after the file FLAG appeared takes the file away and fails as its text
-# says: the error and its message, or the code that fails, and whether the worker stays that way.
-MODEL = """
-import json
-from pathlib import Path
-
-import torch
-
-FLAG = Path({flag!r})
-
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.pool = torch.nn.AdaptiveAvgPool2d(4)
-        self.classifier = torch.nn.Linear(48, 10)
-        self.error = None
-
-    def forward(self, images):
-        error = self.error or self.claim()
-        if error is not None:
-            self.error = error if error["for_ever"] else None
-            if error["kind"] == "code":
-                eval(error["message"])
-            kind = getattr(torch, error["kind"], None) or eval(error["kind"])
-            raise kind(error["message"])
-        return self.classifier(self.pool(images).flatten(1))
-
-    def claim(self):
-        try:
-            taken = FLAG.rename(FLAG.with_suffix(".taken"))
-        except OSError:
-            return None
-        return json.loads(taken.read_text())
-"""
-
-
-def raise_flag(flag: Path, kind: str, message: str, for_ever: bool = True) -> None:
-    text = {"kind": kind, "message": message, "for_ever": for_ever}
-    made = flag.with_suffix(".made")
-    made.write_text(json.dumps(text))
-    made.rename(flag)
+CUDA_ERROR = "torch.AcceleratorError('CUDA error: an illegal memory access\\nCUDA kernel errors')"
+NO_MEMORY = 'raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")'
 
 
 @dataclass(frozen=True)
@@ -91,12 +48,8 @@ class Failing:
     """A server with two workers, and the file that makes one of them fail."""
 
     server: TorchServe
-    flag: Path
+    flag: Flag
     log: Path
-
-    def fail(self, kind: str, message: str, for_ever: bool = True) -> None:
-        """Makes the model of the worker that next runs a batch raise an error."""
-        raise_flag(self.flag, kind, message, for_ever)
 
     def read_ready_pids(self) -> set[int]:
         """Returns the process ids of the workers; an empty set unless all are ready."""
@@ -115,22 +68,16 @@ class Failing:
         return self.server.log_path.read_text().count(LINE)
 
 
-def build_failing(folder: Path, preset: str = "cpu") -> tuple[Path, Path, Path]:
+def build_failing(folder: Path, preset: str = "cpu") -> tuple[Path, Flag, Path]:
     """Returns a model store, the file that makes a worker fail, and the folder of the log."""
-    flag, log = folder / "flag", folder / "log"
+    flag, log = Flag(folder / "flag"), folder / "log"
     log.mkdir()
-    (folder / "net.py").write_text(MODEL.format(flag=str(flag)))
-    source = load_model_source(f"{folder}/net.py:Net", "random")
     handler = {"prediction_log": {"uri": f"file://{log}", "segment_max_age_s": 0.5}}
-    config = make_model_config(
-        load_preset(preset),
-        {"batchSize": BATCH, "minWorkers": WORKERS, "maxWorkers": WORKERS},
-        # A replayed graph does not run the model's Python code, which reads the flag.
-        {**source.handler, **handler, "metrics_interval_s": 0.2, "cuda_graphs": False},
-    )
-    spec = ArchiveSpec("failing", "1.0", source, None, "none", config)
-    build_archive(spec, folder / "store", force=True)
-    return folder / "store", flag, log
+    # A replayed graph does not run the model's Python code, which reads the flag.
+    handler["cuda_graphs"] = False
+    store = folder / "store"
+    build_obedient(store, flag, "failing", preset=preset, **handler)
+    return store, flag, log
 
 
 @pytest.fixture(scope="module")
@@ -183,30 +130,23 @@ def load_around(
 
 
 @pytest.mark.parametrize(
-    ("kind", "message", "most_batches"),
+    ("error", "most_batches"),
     [
-        pytest.param(
-            "AcceleratorError",
-            "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be",
-            1,
-            id="sticky-cuda-error",
-        ),
+        pytest.param(CUDA_ERROR, 1, id="sticky-cuda-error"),
         # By default any error is counted in tests/handler/process/test_sick_worker.py.
+        pytest.param("ValueError('no')", MOST_FAILURES_IN_A_ROW, id="any", marks=pytest.mark.slow),
         pytest.param(
-            *("ValueError", "no", MOST_FAILURES_IN_A_ROW), id="any-error", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            *("MemoryError", "no", MOST_OUT_OF_MEMORY_IN_A_ROW),
+            *("MemoryError('no')", MOST_OUT_OF_MEMORY_IN_A_ROW),
             id="out-of-memory-for-ever",
             marks=pytest.mark.slow,
         ),
     ],
 )
 def test_a_sick_worker_is_replaced_and_costs_few_answers(
-    failing: Failing, kind: str, message: str, most_batches: int
+    failing: Failing, error: str, most_batches: int
 ) -> None:
     lines, ended = failing.count_lines(), failing.count("offpath_sick_workers_total")
-    replies = load_around(failing, lambda: failing.fail(kind, message))
+    replies = load_around(failing, lambda: failing.flag.order(f"raise {error}", FOR_EVER))
     statuses = Counter(reply.status for reply in replies)
     # 500 is TorchServe's answer to the batch that reached the worker while it was ending.
     assert set(statuses) <= {200, 503, 500}
@@ -237,11 +177,7 @@ def test_a_batch_out_of_memory_is_asked_again_and_its_worker_stays(failing: Fail
     lines = failing.count_lines()
     before = failing.count("offpath_worker_starts_total")
     failed = failing.count("offpath_out_of_memory_total")
-    replies = load_around(
-        failing,
-        lambda: failing.fail("OutOfMemoryError", "CUDA out of memory. Tried to allocate", False),
-        is_replaced=False,
-    )
+    replies = load_around(failing, lambda: failing.flag.order(NO_MEMORY), is_replaced=False)
     statuses = Counter(reply.status for reply in replies)
     assert set(statuses) == {200, 503} and statuses[503] <= BATCH
     assert failing.count_lines() == lines
@@ -254,16 +190,14 @@ def test_a_batch_out_of_memory_is_asked_again_and_its_worker_stays(failing: Fail
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_real_failures_of_a_gpu(tmp_path: Path) -> None:
     """A kernel's assertion ends its worker; memory that the device does not have fails a batch."""
-    index = "torch.full((1,), 9, device=images.device)"
     with run_failing(tmp_path, "t4") as failing:
         no_memory = "torch.empty(1 << 46, device=images.device)"
-        replies = load_around(
-            failing, lambda: failing.fail("code", no_memory, False), is_replaced=False
-        )
+        replies = load_around(failing, lambda: failing.flag.order(no_memory), is_replaced=False)
         statuses = Counter(reply.status for reply in replies)
         assert set(statuses) == {200, 503} and statuses[503] <= BATCH
+        index = "torch.full((1,), 9, device=images.device)"
         assertion = f"torch.zeros(4, device=images.device)[{index}].cpu()"
-        replies = load_around(failing, lambda: failing.fail("code", assertion))
+        replies = load_around(failing, lambda: failing.flag.order(assertion, FOR_EVER))
         statuses = Counter(reply.status for reply in replies)
         assert set(statuses) <= {200, 503, 500}
         assert 0 < statuses[503] <= BATCH and statuses[500] <= BATCH
@@ -273,7 +207,7 @@ def test_real_failures_of_a_gpu(tmp_path: Path) -> None:
 
 def test_a_failed_batch_says_when_to_ask_again(failing: Failing) -> None:
     eventually(failing.read_ready_pids)
-    failing.fail("OutOfMemoryError", "CUDA out of memory.", False)
+    failing.flag.order(NO_MEMORY)
     url = f"{failing.server.inference_url}/predictions/failing"
     reply = httpx.post(url, content=jpeg())
     assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
@@ -321,13 +255,13 @@ def test_sick_workers_behind_one_door_and_behind_two_hosts(tmp_path: Path) -> No
         assert found["labels"].state is State.LOST
 
 
-def break_under_load(url: str, host: FrontProcess, flag: Path) -> Counter[int]:
+def break_under_load(url: str, host: FrontProcess, flag: Flag) -> Counter[int]:
     """Returns the replies by status while a worker of a host breaks and is replaced."""
     eventually(lambda: len(host.python_workers()) == WORKERS and host.is_healthy())
     before = set(host.python_workers())
     with sending(f"{url}/predictions/failing", [jpeg()], CLIENTS) as replies:
         eventually(lambda: len(replies) > 10 * CLIENTS)
-        raise_flag(flag, "AcceleratorError", "CUDA error: illegal memory access")
+        flag.order(f"raise {CUDA_ERROR}", FOR_EVER)
         eventually(lambda: len(before - set(host.python_workers())) == 1)
         eventually(lambda: len(host.python_workers()) == WORKERS)
         time.sleep(5)  # in which a second failure of the same worker would show

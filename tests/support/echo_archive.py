@@ -38,10 +38,7 @@ MakeMar = Callable[..., Path]
 
 
 def write_mar(
-    store: Path,
-    name: str = "echo",
-    config: dict | None = MODEL_CONFIG,
-    version: str = "1.0",
+    store: Path, name: str = "echo", config: dict | None = MODEL_CONFIG, version: str = "1.0"
 ) -> Path:
     """Writes `<store>/<name>.mar`, without model-config.yaml when `config` is None."""
     store.mkdir(exist_ok=True)

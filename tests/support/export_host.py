@@ -1,10 +1,11 @@
-"""Stands in for the process in which Ray or Triton runs an export, and is asked over HTTP.
+"""Stands in for the processes in which Ray or Triton runs exports, which are asked over HTTP.
 
-    python export_host.py ray|triton FOLDER
+It imports torch once. For each line of standard input, such as ["ray", "FOLDER"], a fork serves the
+export in the folder, and prints its port and process id.
 
-It prints its port. `GET /health` asks the adapter's own check, and `GET /ids` what ids the handler
-got. Ray's requests and responses are passed on as they are. For Triton a body is a BYTES tensor,
-and the reply is the tensor REPLY, or the error with the status that Triton gives to its code.
+`GET /health` asks the adapter's own check, and `GET /ids` what ids the handler got. Ray's requests
+and responses are passed on as they are. For Triton a body is a BYTES tensor, and the reply is the
+tensor REPLY, or the error with the status that Triton gives to its code.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import asyncio
 import http.server
 import json
+import os
+import signal
 import sys
 import threading
 import types
@@ -21,6 +24,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch  # noqa: F401
 
 Answer = tuple[int, dict[str, str], bytes]
 STATUS_OF_CODE = {"INVALID_ARG": 400, "UNAVAILABLE": 503, "INTERNAL": 500}
@@ -166,19 +170,20 @@ def main(kind: str, folder: Path) -> None:
 
     ArchivedHandler.handle = note_ids  # type: ignore[method-assign]
 
-    print(
-        json.dumps(
-            {
-                "port": server.server_port,
-                "service": offpath.serving.service.__file__,
-                "handler": offpath.handler.__file__,
-            }
-        ),
-        flush=True,
-    )
+    said = {
+        "port": server.server_port,
+        "pid": os.getpid(),
+        "service": offpath.serving.service.__file__,
+        "handler": offpath.handler.__file__,
+    }
+    print(json.dumps(said), flush=True)
     server.serve_forever()
 
 
 if __name__ == "__main__":
     sys.path.pop(0)  # this file's folder
-    main(sys.argv[1], Path(sys.argv[2]))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
+    for line in sys.stdin:
+        if os.fork() == 0:
+            kind, folder = json.loads(line)
+            main(kind, Path(folder))

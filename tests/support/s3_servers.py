@@ -123,9 +123,7 @@ def make_identities() -> dict[str, object]:
 
 @contextmanager
 def run_s3_server(
-    name: str,
-    make_command: Callable[[Path, Sequence[int]], list[str]],
-    port_count: int = 1,
+    name: str, make_command: Callable[[Path, Sequence[int]], list[str]], port_count: int = 1
 ) -> Iterator[S3Server]:
     """Starts an S3 server in an empty temporary folder and waits until it stores objects.
 

@@ -171,9 +171,7 @@ def test_parity_file_holds_held_out_photographs_and_eager_answers(
     assert np.allclose(classify(eager, parity.images), parity.probabilities, atol=1e-5)
 
 
-def test_graph_names_no_path_of_the_machine_that_built_it(
-    built: tuple[str, str, Path],
-) -> None:
+def test_graph_names_no_path_of_the_machine_that_built_it(built: tuple[str, str, Path]) -> None:
     for file in built[2].iterdir():
         content = file.read_bytes()
         assert str(Path(__file__).parents[2]).encode() not in content
@@ -277,10 +275,7 @@ def plan(model: torch.nn.Module, device_type: str = "cpu", **handler: Any) -> En
     ],
 )
 def test_open_settings_are_decided_when_the_archive_is_built(
-    model: torch.nn.Module,
-    handler: dict[str, Any],
-    device_type: str,
-    planned: tuple[str, str],
+    model: torch.nn.Module, handler: dict[str, Any], device_type: str, planned: tuple[str, str]
 ) -> None:
     made = plan(model, device_type, **handler)
     assert (made.engine, made.precision) == planned

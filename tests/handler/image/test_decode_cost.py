@@ -118,9 +118,7 @@ def test_real_images_are_decoded(body: bytes) -> None:
     assert decode_image(body, OPTIONS).pixels.size
 
 
-def test_a_damaged_jpeg_has_one_budget_for_both_decoders(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_damaged_jpeg_has_one_budget_for_both_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
     body = encode(NOISE, "JPEG", quality=95)
     damaged = damaged_jpeg(body)
     assert decode_image(damaged, DecodeOptions()).pixels.shape == (600, 800, 3)
@@ -159,8 +157,6 @@ def test_an_image_cut_off_anywhere_is_left_to_the_decoder(length: int) -> None:
         decode_image(progressive_jpeg(64)[:length], OPTIONS)
 
 
-def test_the_check_does_not_search_all_of_a_baseline_image(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_check_does_not_search_all_of_a_baseline_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode_cost, "count_markers", None)
     assert check_jpeg_cost(bytearray(encode(NOISE, "JPEG", quality=95))).is_one_scan

@@ -33,9 +33,7 @@ def record(
     return make_records(batch, context, checked, "1.0", TIMINGS, warm_up_key)
 
 
-def test_every_item_is_recorded_with_its_own_answer(
-    make_pipeline: MakePipeline,
-) -> None:
+def test_every_item_is_recorded_with_its_own_answer(make_pipeline: MakePipeline) -> None:
     good, bad, empty = record(make_pipeline, [{"body": JPEG}, {"body": b"junk."}, {"body": b""}])
     assert [one.event_id for one in (good, bad, empty)] == ["id-0", "id-1", "id-2"]
     assert [one.status for one in (good, bad, empty)] == [200, 415, 400]

@@ -61,11 +61,7 @@ def test_records_arrive_once_under_day_and_hour(
 
 @pytest.mark.parametrize("outage", OUTAGES)
 def test_outage_delays_no_append_and_everything_arrives_afterwards(
-    proxy: FaultProxy,
-    bucket: Any,
-    open_log: OpenLog,
-    caplog: pytest.LogCaptureFixture,
-    outage: str,
+    proxy: FaultProxy, bucket: Any, open_log: OpenLog, caplog: pytest.LogCaptureFixture, outage: str
 ) -> None:
     log = open_log(uri=bucket.uri, s3=s3(proxy, timeout_s=1))
     log.append([make_record()])

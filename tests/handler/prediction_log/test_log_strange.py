@@ -78,10 +78,7 @@ def strange(request: pytest.FixtureRequest, sink_folder: Path) -> list[str]:
 
 @pytest.mark.usefixtures("strange")
 def test_worker_delivers_despite_entries_that_are_not_segments(
-    open_log: OpenLog,
-    sink_folder: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    open_log: OpenLog, sink_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = open_log()
     log.append([make_record("e2")])
@@ -135,10 +132,7 @@ def test_another_users_folder_is_left_alone(sink_folder: Path) -> None:
 
 
 def test_refused_object_delays_no_other(
-    open_log: OpenLog,
-    sink_folder: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    open_log: OpenLog, sink_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A folder takes the place of the object, so that only this segment fails for ever."""
     refused = SegmentName(OWNER, "20261121T03", 3, "gzip")

@@ -79,9 +79,7 @@ def test_a_segment_is_sealed_at_its_age(make_spool: Callable[..., Clocked]) -> N
     assert len(spool.sealed) == 1
 
 
-def test_age_seals_few_segments_during_an_outage(
-    make_spool: Callable[..., Clocked],
-) -> None:
+def test_age_seals_few_segments_during_an_outage(make_spool: Callable[..., Clocked]) -> None:
     spool = make_spool(segment_max_age_s=10)
     for _ in range(10):
         spool.append(LINE, 1)
@@ -114,9 +112,7 @@ def test_a_segment_never_spans_two_hours(
     assert len({segment.name.key for segment in spool.sealed}) == 2
 
 
-def test_spool_that_was_removed_in_use_is_made_again(
-    make_spool: Callable[..., Clocked],
-) -> None:
+def test_spool_that_was_removed_in_use_is_made_again(make_spool: Callable[..., Clocked]) -> None:
     spool = make_spool()
     spool.append(LINE, 3)
     shutil.rmtree(spool.sink_folder)
@@ -198,9 +194,7 @@ def test_segment_in_flight_is_not_given_up(make_spool: Callable[..., Clocked]) -
     assert spool.sealed[0].path.read_bytes().startswith(number_line(0))
 
 
-def test_adopted_records_that_are_given_up_are_counted(
-    make_spool: Callable[..., Clocked],
-) -> None:
+def test_adopted_records_that_are_given_up_are_counted(make_spool: Callable[..., Clocked]) -> None:
     dead = make_spool(**SMALL)
     for number in range(9):
         dead.append(number_line(number), 1)
@@ -332,9 +326,7 @@ def read_only_folder(request: pytest.FixtureRequest, tmp_path: Path) -> ReadOnly
 
 
 def test_a_read_only_spool_costs_records_until_it_can_be_written(
-    open_log: OpenLog,
-    read_only_folder: ReadOnlyFolder,
-    caplog: pytest.LogCaptureFixture,
+    open_log: OpenLog, read_only_folder: ReadOnlyFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = open_log(spool_dir=str(read_only_folder.path / "spool"))
 
@@ -392,9 +384,7 @@ def test_sampling_keeps_its_share_and_chooses_by_event(open_log: OpenLog, tmp_pa
     assert first.counters().appended == second.counters().appended
 
 
-def test_spool_reports_the_age_of_the_oldest_record(
-    make_spool: Callable[..., Clocked],
-) -> None:
+def test_spool_reports_the_age_of_the_oldest_record(make_spool: Callable[..., Clocked]) -> None:
     spool = make_spool()
     spool.clock.now_s = 5.0
     assert spool.oldest_age_s == 0.0
@@ -406,9 +396,7 @@ def test_spool_reports_the_age_of_the_oldest_record(
     assert spool.oldest_age_s == 3.0
 
 
-def test_age_is_exactly_0_without_records_although_time_passes(
-    make_settings: MakeSettings,
-) -> None:
+def test_age_is_exactly_0_without_records_although_time_passes(make_settings: MakeSettings) -> None:
     # Other microseconds at each reading would hide a worker that is behind on the same metric.
     spool = Spool(make_settings(), clock=itertools.count().__next__)
     try:

@@ -61,10 +61,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.parametrize("blocking", [True, False])
 def test_a_worker_chooses_its_device_before_any_other_cuda_call(
-    calls: list[Any],
-    model_dir: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    blocking: bool,
+    calls: list[Any], model_dir: Path, monkeypatch: pytest.MonkeyPatch, blocking: bool
 ) -> None:
     monkeypatch.syspath_prepend(str(model_dir))
     context = make_context(model_dir, threads=1, blocking_wait=blocking)

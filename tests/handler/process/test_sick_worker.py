@@ -70,9 +70,7 @@ def test_a_sticky_error_ends_the_worker_at_once(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("error", MEMORY)
-def test_out_of_memory_ends_the_worker_after_ten_batches_in_a_row(
-    error: Exception,
-) -> None:
+def test_out_of_memory_ends_the_worker_after_ten_batches_in_a_row(error: Exception) -> None:
     health = ModelHealth()
     for _ in range(MOST_OUT_OF_MEMORY_IN_A_ROW - 1):
         assert isinstance(health.fail_batch(error), ModelOutOfMemory)
@@ -135,8 +133,7 @@ def ended() -> tuple[threading.Event, Callable[[int], None]]:
 
 
 def test_the_process_ends_when_the_next_batch_arrives(
-    ended: tuple[threading.Event, Callable[[int], None]],
-    monkeypatch: pytest.MonkeyPatch,
+    ended: tuple[threading.Event, Callable[[int], None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sick_worker, "IDLE_S", 3600)
     worker, server = socket.socketpair()
@@ -148,8 +145,7 @@ def test_the_process_ends_when_the_next_batch_arrives(
 
 
 def test_an_idle_process_ends_without_a_next_batch(
-    ended: tuple[threading.Event, Callable[[int], None]],
-    monkeypatch: pytest.MonkeyPatch,
+    ended: tuple[threading.Event, Callable[[int], None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sick_worker, "IDLE_S", 0.05)
     worker, server = socket.socketpair()

@@ -101,9 +101,7 @@ def test_pickled_npy_is_never_unpickled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0)], ids=str)
-def test_header_of_an_earlier_payload_is_not_reused(
-    version: tuple[int, int],
-) -> None:
+def test_header_of_an_earlier_payload_is_not_reused(version: tuple[int, int]) -> None:
     other = PIXELS[::-1]
     for pixels in (PIXELS, other, np.asfortranarray(PIXELS), PIXELS):
         np.testing.assert_array_equal(read_npy(make_npy(pixels, version), SHAPE), pixels)

@@ -34,10 +34,7 @@ WHOLE = {
 
 @pytest.fixture
 def archive(
-    request: pytest.FixtureRequest,
-    run: Run,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Archive:
     """`archive(...)` runs `offpath archive` for net.py, in a folder with labels.txt too."""
     if request.node.name not in WHOLE:

@@ -30,9 +30,7 @@ ROWS = (
 
 @pytest.fixture(scope="module", params=["torchserve", "granian"])
 def page(
-    request: pytest.FixtureRequest,
-    model_store: Path,
-    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest, model_store: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, Path]]:
     """The address of a running demo, and its folder. `opened` there has the opened address."""
     folder = tmp_path_factory.mktemp("demo")

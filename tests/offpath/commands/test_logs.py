@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from offpath import cli
 from tests.support.eventually import eventually
 from tests.support.prediction_logs import Logs, StartWorker, kill, record, write_log
 
@@ -113,27 +111,6 @@ def test_status_tells_what_waits_and_changes_nothing(
     assert sorted(tmp_path.rglob("spool/*")) == before
     shown = logs("status", "--spool", tmp_path / "spool").out
     assert f"spool {tmp_path / 'spool'}" in shown and "bytes waiting" in shown
-
-
-def test_read_loses_nothing_at_80_columns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ids = [f"0b0c1d2e-1111-4222-8333-44445555666{number}" for number in range(2)]
-    records = [
-        record(one, user_id=f"user-{number}", predictions=[("a long label", 0.96)])
-        for number, one in enumerate(ids)
-    ]
-    uri = write_log(tmp_path / "out", records)
-    monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit):
-        cli.run(["logs", "read", uri])
-    out = capsys.readouterr().out
-    assert max(map(len, out.splitlines())) <= 80
-    # Folded, perhaps, but whole.
-    words = re.sub(r"\s+", "", out)
-    assert all(one in out for one in ids)
-    assert words.count("0.960") == out.count(" 200 ") == 2
-    assert "user-0" in words and "user-1" in words and "model: m 1" in out
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "none"])

@@ -53,12 +53,7 @@ def test_lone_surrogates_are_escaped_by_every_command(run: Run, tmp_path: Path) 
     ],
 )
 def test_bomb_is_named_and_the_rest_is_read(
-    run: Run,
-    logs: Logs,
-    tmp_path: Path,
-    compression: str,
-    content: bytes,
-    why: str,
+    run: Run, logs: Logs, tmp_path: Path, compression: str, content: bytes, why: str
 ) -> None:
     uri = write_log(tmp_path / "out", [record("a")], compression=compression)
     (path,) = (tmp_path / "out").glob("dt=*/*/*")
@@ -92,9 +87,7 @@ def test_objects_that_are_no_files_are_named_and_the_rest_is_read(run: Run, tmp_
 
 
 def test_segment_that_is_too_large_is_set_aside_and_the_rest_is_shipped(
-    logs: Logs,
-    tmp_path: Path,
-    start_worker: StartWorker,
+    logs: Logs, tmp_path: Path, start_worker: StartWorker
 ) -> None:
     kill(start_worker("a"))
     (segment,) = tmp_path.glob("spool/*/*/*.spool")
@@ -118,10 +111,7 @@ def test_segment_that_is_too_large_is_set_aside_and_the_rest_is_shipped(
     ],
 )
 def test_poisoned_notes_of_a_spool_reach_no_terminal(
-    logs: Logs,
-    tmp_path: Path,
-    start_worker: StartWorker,
-    poison: dict[str, str],
+    logs: Logs, tmp_path: Path, start_worker: StartWorker, poison: dict[str, str]
 ) -> None:
     kill(start_worker("a"))
     (sink,) = tmp_path.glob("spool/*")

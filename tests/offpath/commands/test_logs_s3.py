@@ -72,10 +72,7 @@ def run_logs(*arguments: str, **environ: str) -> Done:
 
 
 def test_two_workers_and_a_ship_from_outside_deliver_everything_once(
-    server: S3Server,
-    bucket: Bucket,
-    start_writer: Callable[..., Writer],
-    tmp_path: Path,
+    server: S3Server, bucket: Bucket, start_writer: Callable[..., Writer], tmp_path: Path
 ) -> None:
     uri, spool = bucket.uri, tmp_path / "spool"
     writers: list[Writer] = []

@@ -139,9 +139,7 @@ def test_signal_while_starting_stops_every_process(
 
 
 @pytest.mark.server
-def test_a_model_that_is_not_as_its_archive_asks_is_never_announced(
-    make_mar: MakeMar,
-) -> None:
+def test_a_model_that_is_not_as_its_archive_asks_is_never_announced(make_mar: MakeMar) -> None:
     """TorchServe turns a delay of 0 into 100 ms."""
     process = start_serve(make_mar(config={**MODEL_CONFIG, "maxBatchDelay": 0}))
     output, errors = process.communicate()

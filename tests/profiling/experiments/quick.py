@@ -86,9 +86,7 @@ def make_workload(folder: Path, name: str = "photos") -> str:
 
 
 def serve(
-    patch: pytest.MonkeyPatch,
-    servers: Sequence[QuickServer],
-    expected: ExpectedReply = CAT,
+    patch: pytest.MonkeyPatch, servers: Sequence[QuickServer], expected: ExpectedReply = CAT
 ) -> None:
     """An experiment finds these servers, whatever it is asked for."""
 

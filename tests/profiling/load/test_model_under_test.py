@@ -68,9 +68,7 @@ def test_model_weights_labels_and_preprocessing_come_from_the_archive(
     assert model.model_file.parent.parent == cache / "models"
 
 
-def test_factory_with_its_modules_and_another_head_comes_from_the_archive(
-    tmp_path: Path,
-) -> None:
+def test_factory_with_its_modules_and_another_head_comes_from_the_archive(tmp_path: Path) -> None:
     (tmp_path / "tiny.py").write_text(THREE_CLASSES)
     (tmp_path / "net.py").write_text(
         "from tiny import Tiny\ndef make_model():\n    return Tiny()\n"

@@ -19,9 +19,7 @@ def texts_of(svg: str) -> list[str]:
     return ["".join(e.itertext()).strip() for e in root.iter() if e.tag.endswith("text")]
 
 
-def test_a_picture_for_a_readme_brings_its_palette_and_its_dark_mode(
-    tmp_path: Path,
-) -> None:
+def test_a_picture_for_a_readme_brings_its_palette_and_its_dark_mode(tmp_path: Path) -> None:
     draw_charts(make_charts(), tmp_path / "new" / "a.svg")
     svg = (tmp_path / "new" / "a.svg").read_text()
     assert ElementTree.fromstring(svg).tag.endswith("svg")

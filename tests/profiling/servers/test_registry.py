@@ -14,9 +14,7 @@ def model() -> ModelUnderTest:
     return load_model("near-free")
 
 
-def test_every_server_that_batches_asks_for_the_same_batch(
-    model: ModelUnderTest,
-) -> None:
+def test_every_server_that_batches_asks_for_the_same_batch(model: ModelUnderTest) -> None:
     variants = ["a=offpath:handler.decode=exact", "b=torchserve-fixed:env.X=1"]
     for size in (8, 16):
         servers = make_servers(list(SERVERS), model, 2, variants, size)

@@ -58,9 +58,7 @@ def test_no_process_is_left_even_after_the_leading_one_was_killed(
     eventually(lambda: not any(psutil.pid_exists(pid) for pid in workers))
 
 
-def test_server_that_ends_while_starting_is_reported_with_its_cause(
-    tmp_path: Path,
-) -> None:
+def test_server_that_ends_while_starting_is_reported_with_its_cause(tmp_path: Path) -> None:
     code = "print('ValueError: no such model'); print('bye'); raise SystemExit(5)"
 
     with pytest.raises(ExpectedError, match="code 5.*\n.*no such model") as caught:

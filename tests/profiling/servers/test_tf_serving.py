@@ -49,11 +49,7 @@ def url(model: ModelUnderTest) -> Iterator[str]:
 
 @pytest.mark.parametrize("ending", ["", "/", ":predict"])
 def test_running_server_is_called_by_its_model_url(
-    ending: str,
-    url: str,
-    model: ModelUnderTest,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    ending: str, url: str, model: ModelUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(URL_VARIABLE, url + ending)
     server = TfServing(model, 2)

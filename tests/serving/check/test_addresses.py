@@ -1,4 +1,8 @@
-"""`offpath check` and `offpath canary` with every address that `offpath serve` prints."""
+"""`offpath check` and `offpath canary` of servers that other processes hardly see.
+
+Where a server hides nothing, every address that it prints is tried beside the tests of its kind:
+`check_addresses` of tests/support/front.py.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,11 @@ from unittest.mock import MagicMock
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.serving.check.running import check_server
-from offpath.serving.finding import State
 from offpath.serving.front.reload_requests import SOCKET
 from offpath.serving.server.management import ManagementClient
 from offpath.serving.servers_here import find_doors
 from tests.support.answering_server import answering_server
+from tests.support.front import check_addresses
 
 pytestmark = pytest.mark.server
 # Hides the temporary folder from other processes, as systemd's PrivateTmp does.
@@ -30,12 +33,11 @@ NOTHING: dict[str, list[str]] = {"canary": [], "shadow": [], "ended": [], "suspe
 
 
 @contextmanager
-def serving(store: Path, *options: str, hide: str = "") -> Iterator[dict[str, Any]]:
+def serving(store: Path, *options: str, hide: str) -> Iterator[dict[str, Any]]:
     """Runs `offpath serve` with its temporary folder in `hide`; yields what it printed."""
-    command = [sys.executable, "-m", "offpath", "serve", "--json", "--port", "0"]
-    command += ["--metrics-port", "0", "--model-store", str(store), *options]
-    if hide:
-        command = [*PRIVATE, hide, "env", f"TMPDIR={hide}", *command]
+    command = [*PRIVATE, hide, "env", f"TMPDIR={hide}", sys.executable, "-m", "offpath", "serve"]
+    command += ["--json", "--port", "0", "--metrics-port", "0", "--model-store", str(store)]
+    command += options
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -54,27 +56,6 @@ def show_canaries(url: str) -> dict[str, Any]:
     return found
 
 
-def find_faults(url: str) -> list[str]:
-    """Returns what is wrong, and what is said of the metrics unless they are there."""
-    findings = list(check_server(url))
-    metrics = [one.state for one in findings if one.subject == "metrics"]
-    wrong = [one.found for one in findings if one.state is State.WRONG]
-    return wrong if metrics == [State.OK] else [*wrong, f"metrics: {metrics}"]
-
-
-@pytest.mark.parametrize("door", [(), ("--front",)], ids=["direct", "door"])
-@pytest.mark.parametrize("server", ["torchserve", "granian"])
-def test_every_printed_address_leads_to_the_server(
-    model_store: Path, tmp_path: Path, server: str, door: tuple[str, ...]
-) -> None:
-    options = ("--server", server, *door, "--log-dir", str(tmp_path / "logs"))
-    with serving(model_store, *options) as ready:
-        for kind in ("inference", "management", "metrics"):
-            assert find_faults(ready[kind]) == [], kind
-            if door:
-                assert show_canaries(ready[kind]) == NOTHING
-
-
 @pytest.mark.parametrize("server", ["torchserve", "granian"])
 def test_a_server_with_a_private_temporary_folder_is_checked(
     model_store: Path, tmp_path: Path, server: str
@@ -82,13 +63,14 @@ def test_a_server_with_a_private_temporary_folder_is_checked(
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
         pytest.skip("this user cannot make a mount namespace")
     hide = tempfile.mkdtemp(prefix="p")
-    options = ("--server", server, "--front", "--log-dir", str(tmp_path / "logs"))
+    options = ("near-free", "--server", server, "--front", "--log-dir", str(tmp_path / "logs"))
     try:
         with serving(model_store, *options, hide=hide) as ready:
             assert not Path(ready["management"].removeprefix("unix:")).exists()
-            for kind in ("inference", "management"):
-                assert find_faults(ready[kind]) == [], kind
-                assert show_canaries(ready[kind]) == NOTHING
+            addresses = [ready["inference"], ready["management"]]
+            check_addresses(addresses)
+            for url in addresses:
+                assert show_canaries(url) == NOTHING
     finally:
         shutil.rmtree(hide)
 

@@ -43,15 +43,6 @@ def helpers(server: TorchServe, script: str) -> list[int]:
     ]
 
 
-def test_worker_is_forked_and_answers(server: TorchServe) -> None:
-    (worker,) = server.worker_pids()
-    assert any("fork_server.py" in part for part in psutil.Process(worker).cmdline())
-    with server.management() as management:
-        (status,) = management.describe("echo")
-    assert status.worker_pids == (worker,)
-    assert answers(server)
-
-
 def test_workers_share_the_pages_of_torch(server: TorchServe) -> None:
     (worker,) = server.worker_pids()
     memory = psutil.Process(worker).memory_full_info()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.serving.front.behind import check_successor, describe_upstreams, find_ready
+from offpath.serving.front.behind import check_successor, describe_upstreams
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.one_host import find_last_number
 from offpath.serving.server.server_settings import find_config
@@ -59,14 +58,6 @@ def test_a_successor_whose_model_has_another_name_is_refused(make_mar: MakeMar) 
     check_successor(old, old)
     with pytest.raises(ExpectedError, match="'echo', but the model store now has 'x'"):
         check_successor(old, new)
-
-
-def test_models_are_ready_by_version() -> None:
-    statuses = [
-        MagicMock(model_name="defects", model_version=version, ready_workers=count)
-        for version, count in (("1.0", 0), ("2.0", 1))
-    ]
-    assert find_ready(statuses) == {("defects", "2.0")}
 
 
 def test_servers_are_numbered_after_those_of_earlier_commands(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.serving.test_path import traced
+from offpath.commands.url_option import find_door
 from tests.support.eventually import eventually
-from tests.support.front import FrontProcess, read_counts
+from tests.support.front import FrontProcess, check_addresses, read_counts
 from tests.support.images import accepted, jpeg, rejected
+from tests.support.strace import traced
 
 pytestmark = pytest.mark.server
 
@@ -82,7 +83,10 @@ def test_a_bad_item_gets_the_handlers_own_error(http: httpx.Client, name: str) -
     body, status, kind = rejected()[name]
     response = http.post(PATH, content=body)
     assert response.status_code == status, response.text
-    assert response.json()["type"] == kind
+    answer = response.json()
+    assert set(answer) == {"code", "type", "message"}
+    assert (answer["code"], answer["type"]) == (status, kind)
+    assert response.reason_phrase.isascii() and response.reason_phrase
 
 
 @pytest.mark.parametrize(
@@ -136,11 +140,6 @@ def test_clients_cannot_choose_request_ids(http: httpx.Client) -> None:
     assert all(UUID.fullmatch(i) for i in ids)
 
 
-def test_ping_tells_that_workers_are_ready(http: httpx.Client) -> None:
-    answer = http.get("/ping")
-    assert (answer.status_code, answer.json()) == (200, {"status": "Healthy"})
-
-
 def test_metrics_are_served_at_their_address(door: FrontProcess, http: httpx.Client) -> None:
     assert http.post(PATH, content=bytes(33 << 20)).status_code == 413
     # Prometheus asks for these, and would get TorchServe's end mark in the middle.
@@ -188,10 +187,10 @@ def test_the_time_of_every_answer_is_counted(door: FrontProcess, http: httpx.Cli
     eventually(count_all)
 
 
-def test_bodies_are_removed_after_the_answer(door: FrontProcess, http: httpx.Client) -> None:
-    assert top_label(http.post(PATH, content=LARGE)) == "espresso"
-    eventually(lambda: not list(door.bodies.iterdir()))
-    assert door.bodies.stat().st_mode & 0o777 == 0o700
+def test_every_printed_address_leads_to_the_door(door: FrontProcess) -> None:
+    addresses = door.addresses.values()
+    check_addresses(addresses)
+    assert {find_door(url) for url in addresses} == {door.run}
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")

@@ -22,6 +22,7 @@ from offpath.archive.custom_handler import load_custom_handler
 from offpath.archive.mar_file import MarFile
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
+from offpath.commands.url_option import find_door
 from offpath.errors import WrongOption
 from offpath.handler.serving_settings import ServingSettings
 from offpath.handler.wire_names import BODY_HEADER, ID_HEADER, KEY_HEADER, TYPE_HEADER
@@ -38,6 +39,7 @@ from tests.support.eventually import eventually
 from tests.support.front import (
     FrontProcess,
     Seen,
+    check_addresses,
     is_alive,
     load,
     log_variables,
@@ -413,6 +415,13 @@ def judged(
         yield SplitDoor(door, folder)
 
 
+@pytest.mark.server
+def test_every_printed_address_leads_to_the_door(judged: SplitDoor) -> None:
+    addresses = judged.door.addresses.values()
+    check_addresses(addresses)
+    assert {find_door(url) for url in addresses} == {judged.door.run}
+
+
 def read_of_failing(door: FrontProcess, name: str, labels: str = "") -> int:
     """Returns a number on the door's /metrics about version 3.0."""
     text = httpx.get(door.metrics_url, trust_env=False).text
@@ -425,14 +434,14 @@ def test_a_canary_that_only_fails_gets_nothing_until_the_next_command(judged: Sp
     door, all_of_it = judged.door, "defects=3.0:100%"
     with load(judged.url, BODIES[:1], clients=4) as seen:
         assert judged.change(all_of_it).returncode == 0
-        suspended = eventually(lambda: judged.in_force()["suspended"])
+        eventually(lambda: f"canary {all_of_it} is suspended" in door.errors())
+        suspended = judged.in_force()["suspended"]
         count = len(seen.answered)
         eventually(lambda: len(seen.answered) > count + 20)
         assert door.is_healthy()
     print(seen)
     assert suspended == [f"{all_of_it}: it has answered none of its last requests"]
     assert set(seen.statuses) == {200, 500} and not seen.broken
-    assert f"canary {all_of_it} is suspended" in door.errors()
     status = ',status="500"'
     eventually(lambda: read_of_failing(door, "responses_total", status) == seen.statuses[500])
     assert read_of_failing(door, "suspended") == 1
@@ -472,7 +481,8 @@ def test_a_canary_without_a_ready_worker_gets_nothing_until_it_has_one(judged: S
     assert judged.change("defects=2.0:100%").returncode == 0
     assert judged.predict() == "2.0"
     with without_workers(judged):
-        suspended = eventually(lambda: judged.in_force()["suspended"])
+        eventually(lambda: "canary defects=2.0:100% is suspended" in door.errors())
+        suspended = judged.in_force()["suspended"]
         assert suspended == ["defects=2.0:100%: no worker of it is READY"]
         eventually(lambda: [judged.try_predict() for _ in range(8)] == ["1.0"] * 8)
         assert door.is_healthy()

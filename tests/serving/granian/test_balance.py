@@ -8,11 +8,6 @@ from offpath.serving.granian.balance import TICK_S, Balance, share_numbers
 from tests.support.clock import Clock
 
 
-def count_ended(balance: Balance) -> int:
-    """Counts which of 20 answers end their connection."""
-    return balance.surplus
-
-
 @pytest.mark.parametrize(
     ("ours", "theirs", "ended"),
     [
@@ -32,7 +27,7 @@ def test_a_worker_with_more_requests_ends_half_of_the_difference(
     clock.pass_s(TICK_S)
     other.compare()
     balance.compare()
-    assert count_ended(balance) == ended
+    assert balance.surplus == ended
 
 
 def test_requests_count_by_the_time_they_lasted() -> None:
@@ -44,10 +39,10 @@ def test_requests_count_by_the_time_they_lasted() -> None:
     balance.add(-8)
     clock.pass_s(TICK_S * 3 / 4)
     balance.compare()
-    assert (means[0], count_ended(balance)) == (2.0, 1)
+    assert (means[0], balance.surplus) == (2.0, 1)
     clock.pass_s(TICK_S)
     balance.compare()
-    assert (means[0], count_ended(balance)) == (0.0, 0)
+    assert (means[0], balance.surplus) == (0.0, 0)
 
 
 def test_no_connection_is_sent_to_a_worker_that_is_not_ready() -> None:
@@ -56,4 +51,4 @@ def test_no_connection_is_sent_to_a_worker_that_is_not_ready() -> None:
     balance.add(8)
     clock.pass_s(TICK_S)
     balance.compare()
-    assert count_ended(balance) == 0
+    assert balance.surplus == 0

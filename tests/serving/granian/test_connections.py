@@ -26,7 +26,7 @@ from offpath.serving.client import Client
 from tests.support.attacks import connect, head_of
 from tests.support.descriptors import no_new_descriptors
 from tests.support.eventually import eventually
-from tests.support.front import load
+from tests.support.front import check_addresses, load
 from tests.support.images import jpeg
 
 pytestmark = pytest.mark.server
@@ -77,6 +77,10 @@ def open_connections(stack: ExitStack, url: str, count: int) -> None:
 def test_the_client_finds_the_only_model_without_its_name(ready: dict) -> None:
     with Client(ready["inference"]) as client:
         assert client.predict(jpeg()).labels
+
+
+def test_every_printed_address_leads_to_the_server(ready: dict) -> None:
+    check_addresses(ready[kind] for kind in ("inference", "management", "metrics"))
 
 
 def test_idle_connections_to_metrics_take_no_descriptors_and_no_threads(ready: dict) -> None:

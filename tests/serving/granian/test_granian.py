@@ -24,10 +24,7 @@ import httpx
 import psutil
 import pytest
 
-from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.mar_file import MarFile
-from offpath.archive.model_config import load_preset, make_model_config
-from offpath.archive.sources.model_source import load_model_source
 from offpath.cli import run
 from offpath.errors import WrongOption
 from offpath.handler.serving_settings import ServingSettings
@@ -36,12 +33,22 @@ from offpath.serving.granian.slots import MOST_WORKERS, plan_models
 from offpath.serving.granian.worker import choose_gpu
 from offpath.serving.server.served_model import ServedModel
 from offpath.serving.torchserve.server import TorchServe
-from tests.serving.front import test_door_hostile as hostile
 from tests.support.attacks import connect, head_of
 from tests.support.eventually import MOST_S, eventually
-from tests.support.front import check_hostile_user_ids, load, logged, send_hostile_user_ids
+from tests.support.front import (
+    check_hostile_user_ids,
+    load,
+    logged,
+    send_hostile_user_ids,
+)
 from tests.support.granian import GranianProcess, granian
+from tests.support.hostile_clients import (
+    check_clients_that_leave,
+    check_pipelining,
+    check_random_requests,
+)
 from tests.support.images import jpeg
+from tests.support.obedient_model import BATCH, BREAK, FOR_EVER, HANG, WORKERS, Flag, build_obedient
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 pytestmark = pytest.mark.server
@@ -49,114 +56,33 @@ WHY = (
     r"\(model (tricky|another|limited) [12]\.0\) cannot be loaded: "
     "ValueError: the weights are of another"
 )
-BATCH, WORKERS, CLIENTS = 4, 2, 8
+CLIENTS = 8
 # Between a client's requests while a server starts, which needs a core too.
 PAUSE_S = 0.05
-# The first load that finds the file FLAG.load takes it away and fails. The first batch that finds
-# FLAG takes it away and does what it says. To "wait" means to write its process id to FLAG.waiting
-# and to go on when FLAG.go comes.
-MODEL = """
-import os
-import time
-from pathlib import Path
-
-import torch
-
-FLAG = Path({flag!r})
-
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.classifier = torch.nn.Linear(48, 10)
-        if self.claim(FLAG.with_suffix(".load")) is not None:
-            raise ValueError("the weights are of another model")
-        self.is_broken, self.failures_left = False, 0
-
-    def forward(self, images):
-        said = self.claim(FLAG)
-        if said == "hang":
-            time.sleep(600)
-        if said == "wait":
-            FLAG.with_suffix(".waiting").write_text(str(os.getpid()))
-            while self.claim(FLAG.with_suffix(".go")) is None:
-                time.sleep(0.01)
-        if said == "fail":
-            self.failures_left = 4  # a fifth would replace the worker
-        if self.failures_left:
-            self.failures_left -= 1
-            raise ValueError("it failed again")
-        self.is_broken = self.is_broken or said == "break"
-        if self.is_broken:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        pooled = torch.nn.functional.adaptive_avg_pool2d(images, 4)
-        return self.classifier(pooled.flatten(1))
-
-    def claim(self, flag):
-        taken = flag.with_suffix(".taken")
-        try:
-            flag.rename(taken)
-        except OSError:
-            return None
-        return taken.read_text()
-"""
-
-
-def build(
-    store: Path,
-    flag: Path,
-    version: str = "1.0",
-    workers: int = WORKERS,
-    name: str = "tricky",
-    timeout_s: int = 120,
-) -> Path:
-    """Builds an archive whose model does what the file `flag` says."""
-    (flag.parent / "net.py").write_text(MODEL.format(flag=str(flag)))
-    source = load_model_source(f"{flag.parent}/net.py:Net", "random")
-    limits = {"batchSize": BATCH, "minWorkers": workers, "maxWorkers": workers}
-    config = make_model_config(
-        load_preset("cpu"),
-        {**limits, "responseTimeout": timeout_s},
-        {**source.handler, "metrics_interval_s": 0.2},
-    )
-    spec = ArchiveSpec(name, version, source, None, "none", config)
-    return build_archive(spec, store, force=True).path
 
 
 @pytest.fixture(scope="module")
-def flag(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tricky") / "flag"
+def flag(tmp_path_factory: pytest.TempPathFactory) -> Flag:
+    return Flag(tmp_path_factory.mktemp("tricky") / "flag")
 
 
 @pytest.fixture(scope="module")
-def store(model_store: Path, flag: Path) -> Path:
+def store(model_store: Path, flag: Flag) -> Path:
     """Returns a folder with two versions of the model, one with a time limit, and another."""
-    store = flag.parent / "store"
+    store = flag.path.with_name("store")
     store.mkdir()
-    build(store, flag, "2.0", workers=1).rename(store / "tricky2.mar")
-    build(store, flag)
-    build(store, flag, name="limited", timeout_s=3)
+    build_obedient(store, flag, version="2.0", workers=1).rename(store / "tricky2.mar")
+    build_obedient(store, flag)
+    build_obedient(store, flag, "limited", timeout_s=3)
     shutil.copy(model_store / "near-free.mar", store)
     return store
 
 
 @pytest.fixture(scope="module")
-def door(store: Path, flag: Path) -> Iterator[GranianProcess]:
+def door(store: Path, flag: Flag) -> Iterator[GranianProcess]:
     options = ("--explanations", "--limit", "client-timeout-s=3")
-    with logged(granian, store, flag.parent, *options) as running:
+    with logged(granian, store, flag.path.parent, *options) as running:
         yield running
-
-
-@pytest.fixture
-def say(flag: Path):
-    """Returns a function that tells the model what to do next."""
-
-    def write(text: str) -> None:
-        end = {"no load": ".load", "go": ".go"}.get(text, "")
-        flag.with_suffix(".made").write_text(text)
-        flag.with_suffix(".made").rename(flag.with_suffix(end))
-
-    return write
 
 
 def read_metrics(door: GranianProcess, label: str = "") -> dict[str, float]:
@@ -181,6 +107,7 @@ def test_answers_are_torchserves_own(door: GranianProcess, server: TorchServe) -
         {"files": {"data": photograph}},
         {"files": {"data": large}},
         {"json": {"data": text}},
+        {"json": text},
         {"content": b"no image"},
         {"content": b"\xff\xd8\xff" + bytes(100)},
         {"content": b""},
@@ -195,6 +122,7 @@ def test_answers_are_torchserves_own(door: GranianProcess, server: TorchServe) -
             body = {"content": iter([large])}
         theirs = httpx.post(server.inference_url + path, **body, timeout=30)
         assert (ours.status_code, ours.json()) == (theirs.status_code, theirs.json())
+        assert (ours.status_code == 200) == (number < 7)
         assert ours.headers["content-type"] == theirs.headers["content-type"]
         assert "decode;dur=" in ours.headers["server-timing"]
     path = "/explanations/near-free"
@@ -228,26 +156,23 @@ def test_paths(door: GranianProcess, method: str, path: str, status: int) -> Non
 
 @pytest.mark.parametrize(
     "check",
-    [
-        hostile.test_client_that_leaves_before_the_answer_harms_nobody,
-        hostile.test_a_pipelining_client_gets_its_answers_in_order,
-        hostile.test_random_requests_cause_no_5xx_and_kill_nobody,
-    ],
-    ids=lambda check: check.__name__.removeprefix("test_"),
+    [check_clients_that_leave, check_pipelining, check_random_requests],
+    ids=lambda check: check.__name__,
 )
 def test_hostile_clients(door: GranianProcess, check: Callable[[GranianProcess], None]) -> None:
     check(door)
 
 
 def test_a_killed_worker_costs_its_requests_at_most_and_is_replaced(
-    door: GranianProcess, flag: Path, say
+    door: GranianProcess, flag: Flag
 ) -> None:
     before = read_metrics(door)["offpath_worker_starts_total"]
     path = "/predictions/tricky/1.0"
     with door.load(path, [jpeg()], clients=CLIENTS, pause_s=PAUSE_S) as seen:
         eventually(lambda: len(seen.answered) > 50)
         workers = list_workers(door, "tricky/1.0")
-        killed = wait_for_batch(flag, say)
+        flag.hold()
+        killed = flag.find_holder()
         (other,) = workers - {killed}
         # The same worker twice, which pauses before its third start, then at once the other one.
         kill_and_wait(door, killed)
@@ -269,14 +194,6 @@ def kill_and_wait(door: GranianProcess, worker: int) -> None:
     os.kill(worker, signal.SIGKILL)
     eventually(lambda: worker not in door.python_workers())
     eventually(lambda: not is_short(door))
-
-
-def wait_for_batch(flag: Path, say) -> int:
-    """Lets a batch wait for "go"; returns the worker that computes it as soon as it has begun."""
-    begun = flag.with_suffix(".waiting")
-    begun.unlink(missing_ok=True)
-    say("wait")
-    return int(eventually(lambda: begun.exists() and begun.read_text()))
 
 
 def list_workers(door: GranianProcess, model: str) -> set[int]:
@@ -302,21 +219,21 @@ def describe(door: GranianProcess, model: str) -> list[dict]:
 
 
 @pytest.mark.parametrize(
-    ("what", "model", "why"),
+    ("code", "model", "why"),
     [
-        pytest.param("hang", "limited", "a batch has been running for", id="hangs"),
-        pytest.param("break", "tricky", "CUDA error", id="is-broken"),
+        pytest.param(HANG, "limited", "a batch has been running for", id="hangs"),
+        pytest.param(BREAK, "tricky", "CUDA error", id="is-broken"),
     ],
 )
 def test_a_worker_that_hangs_or_has_a_broken_model_answers_503_and_is_replaced(
-    door: GranianProcess, say, what: str, model: str, why: str
+    door: GranianProcess, flag: Flag, code: str, model: str, why: str
 ) -> None:
     sick = read_metrics(door).get("offpath_sick_workers_total", 0)
     path = f"/predictions/{model}"
     with door.load(path, [jpeg()], clients=CLIENTS, pause_s=PAUSE_S) as seen:
         eventually(lambda: len(seen.answered) > 20)
         workers = list_workers(door, model)
-        say(what)
+        flag.order(code, FOR_EVER)
         eventually(lambda: workers - set(door.python_workers()))
         eventually(lambda: not is_short(door))
         count = len(seen.answered)
@@ -325,7 +242,7 @@ def test_a_worker_that_hangs_or_has_a_broken_model_answers_503_and_is_replaced(
     # While a worker hangs, those that came after its batch wait for it too.
     assert 0 < seen.statuses[503] <= CLIENTS + BATCH, seen
     assert re.search(f"this worker must be replaced: .*{why}", door.errors())
-    if what == "break":
+    if code == BREAK:
         eventually(lambda: read_metrics(door)["offpath_sick_workers_total"] > sick)
         management = f"unix:{(door.run / 'management.sock').resolve()}"
         found = {one.subject: one for one in check_server(management)}
@@ -350,7 +267,7 @@ def test_stopped_workers_are_not_ready_and_are_replaced(door: GranianProcess) ->
 
 
 def test_a_model_that_fails_writes_a_line_a_second_into_a_log_with_a_bound(
-    door: GranianProcess, say
+    door: GranianProcess, flag: Flag
 ) -> None:
     log = max(door.log_dir.glob("granian-*/granian.log"), key=lambda path: path.stat().st_mtime)
     assert "TensorRT" not in log.read_text()  # nor another line about packages that nobody needs
@@ -359,7 +276,7 @@ def test_a_model_that_fails_writes_a_line_a_second_into_a_log_with_a_bound(
     eventually(log.with_name("granian.log.1").exists)
     eventually(lambda: log.stat().st_size < 1 << 20)
     url = f"{door.url}/predictions/tricky/2.0"  # which has one worker
-    say("fail")
+    flag.order("raise ValueError('it failed again')", 4)  # a fifth would replace the worker
     began_s = time.monotonic()
     assert [httpx.post(url, content=jpeg()).status_code for _ in range(5)] == [503] * 4 + [200]
     lines = log.read_text().count("the model failed on a batch")
@@ -368,9 +285,9 @@ def test_a_model_that_fails_writes_a_line_a_second_into_a_log_with_a_bound(
 
 
 def test_a_worker_that_cannot_load_again_says_why_on_the_terminal(
-    door: GranianProcess, say
+    door: GranianProcess, flag: Flag
 ) -> None:
-    say("no load")
+    flag.fail_load()
     kill_and_wait(door, *list_workers(door, "tricky/2.0"))
     why = "the model failed to load: ValueError: the weights are of another model"
     eventually(lambda: why in door.errors())
@@ -409,20 +326,21 @@ def test_a_model_that_is_dead_on_two_hosts_costs_another_model_no_request(
     assert set(seen.statuses) == {200} and not seen.broken and not seen.refused, seen
 
 
-def test_a_request_that_waited_too_long_gets_504(door: GranianProcess, flag: Path, say) -> None:
+def test_a_request_that_waited_too_long_gets_504(door: GranianProcess, flag: Flag) -> None:
     url, body = f"{door.url}/predictions/tricky/2.0", jpeg(size=(2048, 1365))
 
     def send(headers: dict[str, str]) -> httpx.Response:
         return httpx.post(url, content=body, headers=headers, timeout=MOST_S)
 
+    flag.hold()
     with ThreadPoolExecutor(3) as pool:
         slow = pool.submit(send, {})  # the only worker has it
-        wait_for_batch(flag, say)
+        flag.find_holder()
         late = pool.submit(send, {"x-request-timeout-ms": "300"})
         patient = pool.submit(send, {})
         eventually(lambda: len(list(door.bodies.iterdir())) == 3)
         time.sleep(0.4)  # the time of the late request, which the door has
-        say("go")
+        flag.go()
     assert late.result().status_code == 504
     assert late.result().json()["type"] == "DeadlineExceeded"
     assert slow.result().status_code == patient.result().status_code == 200
@@ -450,21 +368,23 @@ def test_metrics_have_torchserves_names_and_count_what_was_answered(door: Grania
 
 
 def test_a_reload_loses_nothing_and_one_that_cannot_load_changes_nothing(
-    store: Path, flag: Path, say, tmp_path: Path
+    store: Path, flag: Flag, tmp_path: Path
 ) -> None:
-    own_store = shutil.copytree(store, tmp_path / "store")
+    (own_store := tmp_path / "store").mkdir()
+    for name in ("tricky", "tricky2"):
+        shutil.copy(store / f"{name}.mar", own_store)
     with logged(granian, own_store, tmp_path) as door:
-        reload_under_load(door, own_store, flag, say)
+        reload_under_load(door, own_store, flag)
 
 
-def reload_under_load(door: GranianProcess, store: Path, flag: Path, say) -> None:
+def reload_under_load(door: GranianProcess, store: Path, flag: Flag) -> None:
     path = "/predictions/tricky"
     with door.load(path, [jpeg()], clients=4, pause_s=PAUSE_S) as seen:
         eventually(lambda: len(seen.answered) > 20)
         # Other models, so that this one's workers get other numbers.
         (store / "tricky2.mar").unlink()
-        build(store, flag, workers=3, name="another")
-        say("no load")
+        build_obedient(store, flag, "another", workers=3)
+        flag.fail_load()
         failed = door.reload()
         assert failed.returncode == 1
         assert re.search(WHY, failed.stderr)
@@ -474,14 +394,16 @@ def reload_under_load(door: GranianProcess, store: Path, flag: Path, say) -> Non
         assert failed.returncode == 1
         assert "the old server continues" in failed.stderr
         assert "nginx's configuration cannot be written" in failed.stderr
+        assert "ts_inference_requests_total" in httpx.get(door.metrics_url).text
         (door.run / "nginx.conf.new").rmdir()
         workers = door.python_workers()
         with slow_upload(door.url + path, jpeg()) as upload:
-            assert door.reload().returncode == 0
+            door.process.send_signal(signal.SIGHUP)
+            eventually(lambda: "reloaded; a new Granian serves" in door.errors())
         assert upload.result() == 200
         eventually(lambda: len(door.supervisors()) == 1)
         assert not set(workers) & set(door.python_workers())
-        assert len(door.python_workers()) == 3 + 3 * WORKERS
+        assert len(door.python_workers()) == 3 + WORKERS
     assert set(seen.statuses) == {200} and not seen.broken and not seen.refused, seen
     gone = httpx.post(f"{door.url}{path}/2.0", content=jpeg())
     assert gone.status_code == 404
@@ -525,9 +447,7 @@ def test_sigterm_answers_what_is_in_flight_and_every_answer_is_in_the_log_once(
     check_hostile_user_ids(tmp_path)
 
 
-def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(
-    store: Path, flag: Path, say
-) -> None:
+def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(store: Path, flag: Flag) -> None:
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "offpath", "serve", "--server", "granian"),
@@ -553,7 +473,8 @@ def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(
         check_refusals(url)
         with load(url, [jpeg()], clients=CLIENTS) as seen:
             eventually(lambda: len(seen.answered) > 50)
-            os.kill(wait_for_batch(flag, say), signal.SIGKILL)
+            flag.hold()
+            os.kill(flag.find_holder(), signal.SIGKILL)
             # Its connections are reset, and what comes meanwhile waits for the next worker.
             seen.pause_s = PAUSE_S
             count = len(seen.answered)
@@ -561,12 +482,13 @@ def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(
         assert not seen.refused, seen
         assert set(seen.statuses) == {200}, seen
         assert 0 < seen.broken.total() <= CLIENTS, seen
+        flag.hold()
         with ThreadPoolExecutor(1) as pool:
             late = pool.submit(httpx.post, url, content=jpeg(), timeout=MOST_S)
-            wait_for_batch(flag, say)
+            flag.find_holder()
             process.send_signal(signal.SIGTERM)
             eventually(lambda: is_refused(url))
-            say("go")
+            flag.go()
             assert late.result().status_code == 200
         # The uploads that were not finished delay nothing.
         assert process.wait(MOST_S) == 0
@@ -580,6 +502,8 @@ def is_refused(url: str) -> bool:
         httpx.head(url)
     except httpx.ConnectError:
         return True
+    except httpx.ReadError:  # a connection that it had not accepted when it stopped listening
+        return False
     return False
 
 
@@ -673,9 +597,9 @@ def test_more_workers_than_one_message_can_describe_are_refused() -> None:
 # By default the same at a reload.
 @pytest.mark.slow
 def test_a_model_that_cannot_load_ends_the_start_with_its_own_error(
-    store: Path, say, capsys: pytest.CaptureFixture[str]
+    store: Path, flag: Flag, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    say("no load")
+    flag.fail_load()
     options = ["--server", "granian", "--no-front", "--port", "0"]
     with pytest.raises(SystemExit) as ended:
         run(["serve", *options, "--metrics-port", "0", f"{store}/tricky.mar"])

@@ -21,14 +21,6 @@ def make_archive(config: dict | None) -> MarFile:
     return MarFile(Path("echo.mar"), "echo", "1.0", "echo.py", config)
 
 
-def test_same_settings_differ_in_nothing() -> None:
-    assert list(find_differences(make_archive(MODEL_CONFIG), STATUS)) == []
-
-
-def test_archive_without_yaml_has_nothing_to_compare() -> None:
-    assert list(find_differences(make_archive(None), STATUS)) == []
-
-
 @pytest.mark.parametrize(
     ("changes", "setting", "cause"),
     [

@@ -16,10 +16,6 @@ from offpath.serving.server.server_settings import CONF_DIR
 TIME = "2026-11-21T03:59:26,104"
 
 
-def worker_line(worker: str, message: str, stream: str = "stdout") -> str:
-    return f"{TIME} [INFO ] {worker}-{stream} MODEL_LOG - {message}"
-
-
 def test_layout_as_torchserve_ships_it_is_understood() -> None:
     line = parse_line(f"{TIME} [WARN ] W-9000-echo_1.0-stderr org.pytorch.serve.wlm.X - spoke - up")
     assert (line.level, line.worker, line.message) == ("WARN", "W-9000-echo_1.0", "spoke - up")

@@ -6,15 +6,9 @@ import pytest
 
 from offpath.errors import ExpectedError
 from offpath.serving.server.server_settings import (
-    find_config,
     parse_properties,
     read_properties,
 )
-
-
-def test_every_line_of_our_config_has_a_reason() -> None:
-    blocks = find_config().read_text().strip().split("\n\n")
-    assert all(block.startswith("#") for block in blocks)
 
 
 def test_comments_spaces_and_later_lines() -> None:

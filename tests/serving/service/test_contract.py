@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -41,9 +43,9 @@ from offpath.serving.server.server_settings import ServerSettings, read_config
 from offpath.serving.service.model_service import largest_body_bytes
 from offpath.serving.session import make_server
 from offpath.serving.torchserve.server import TorchServe
-from tests.serving.granian.test_granian import BATCH, build
 from tests.support import export_host
 from tests.support.eventually import MOST_S, eventually
+from tests.support.obedient_model import BATCH, BREAK, FOR_EVER, HANG, Flag, build_obedient
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 pytestmark = pytest.mark.server
@@ -57,22 +59,32 @@ LIMIT_S = 6
 OPENAPI = json.loads(render_openapi())
 
 
+@pytest.fixture(scope="module")
+def forker() -> Iterator[subprocess.Popen[str]]:
+    """Returns the process that runs exports in stand-ins of their hosts."""
+    command = [sys.executable, export_host.__file__]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd="/", text=True) as process:
+        yield process
+        process.kill()
+
+
 @contextmanager
-def hosted(kind: str, archive: Path, folder: Path) -> Iterator[dict[str, Any]]:
+def hosted(
+    forker: subprocess.Popen[str], kind: str, archive: Path, folder: Path
+) -> Iterator[dict[str, Any]]:
     """Runs an export in the stand-in of its host; returns what that says about itself."""
     if kind == TRITON:
         export_triton(archive, folder)
     else:
         export_ray(archive, folder)
-    command = [sys.executable, export_host.__file__, kind, str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd="/")
+    assert forker.stdin is not None and forker.stdout is not None
+    print(json.dumps([kind, str(folder)]), file=forker.stdin, flush=True)
+    said = json.loads(forker.stdout.readline())
     try:
-        assert process.stdout is not None
-        said = json.loads(process.stdout.readline())
         yield {**said, "url": f"http://127.0.0.1:{said['port']}"}
     finally:
-        process.kill()
-        process.wait()
+        os.kill(said["pid"], signal.SIGKILL)
 
 
 @contextmanager
@@ -103,8 +115,12 @@ def adapter(
     """Returns each server's name, and a client of it."""
     kind = request.param
     if kind in HOSTS:
-        folder = tmp_path_factory.mktemp(kind) / "export"
-        with hosted(kind, model_store / "near-free.mar", folder) as said:
+        folder, forker = tmp_path_factory.mktemp(kind), request.getfixturevalue("forker")
+        with hosted(forker, kind, model_store / "near-free.mar", folder / "export") as said:
+            # Not of this checkout, which the environment has installed.
+            modules = Path(said["service"]), Path(said["handler"])
+            assert all(module.is_relative_to(folder) for module in modules)
+            assert "archive" in modules[1].parts
             with httpx.Client(base_url=said["url"], timeout=MOST_S) as client:
                 yield kind, client
         return
@@ -262,14 +278,10 @@ class Tricky:
 
     kind: str
     url: str
-    flag: Path
+    flag: Flag
 
     def post(self, timeout_s: float = MOST_S) -> httpx.Response:
         return httpx.post(f"{self.url}/predictions/tricky", content=JPEG, timeout=timeout_s)
-
-    def say(self, text: str, suffix: str = "") -> None:
-        self.flag.with_suffix(".made").write_text(text)
-        self.flag.with_suffix(".made").rename(self.flag.with_suffix(suffix))
 
     def is_noticed(self, why: str) -> bool:
         """Tells whether the worker is replaced, or its host knows why it must be."""
@@ -282,12 +294,14 @@ class Tricky:
 
 
 @contextmanager
-def tricky_server(kind: str, folder: Path) -> Iterator[Tricky]:
+def tricky_server(request: pytest.FixtureRequest, folder: Path) -> Iterator[Tricky]:
+    kind = request.param
     (folder / "store").mkdir()
-    flag = folder / "flag"
-    archive = build(folder / "store", flag, workers=1, timeout_s=LIMIT_S)
+    flag = Flag(folder / "flag")
+    archive = build_obedient(folder / "store", flag, workers=1, timeout_s=LIMIT_S)
     if kind in HOSTS:
-        with hosted(kind, archive, folder / "export") as said:
+        forker = request.getfixturevalue("forker")
+        with hosted(forker, kind, archive, folder / "export") as said:
             yield Tricky(kind, said["url"], flag)
     else:
         with served(kind, archive, job_queue_size="1") as running:
@@ -298,19 +312,19 @@ def tricky_server(kind: str, folder: Path) -> Iterator[Tricky]:
 def healing(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Tricky]:
-    with tricky_server(request.param, tmp_path_factory.mktemp(request.param)) as running:
+    with tricky_server(request, tmp_path_factory.mktemp(request.param)) as running:
         yield running
 
 
 @pytest.fixture(params=HOSTS)
 def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tricky]:
-    with tricky_server(request.param, tmp_path) as running:
+    with tricky_server(request, tmp_path) as running:
         yield running
 
 
 def check_broken(tricky: Tricky) -> None:
     assert tricky.post().status_code == 200
-    tricky.say("break")
+    tricky.flag.order(BREAK, FOR_EVER)
     reply = tricky.post()
     assert reply.status_code == 503
     check_error(reply, tricky.kind)
@@ -319,7 +333,7 @@ def check_broken(tricky: Tricky) -> None:
 
 def check_hanging(tricky: Tricky) -> None:
     assert tricky.post().status_code == 200
-    tricky.say("hang")
+    tricky.flag.order(HANG)
     if tricky.kind == "ray":  # which replaces the replica, and answers for it
         with pytest.raises(httpx.ReadTimeout):
             tricky.post(0.1)
@@ -345,24 +359,14 @@ def test_a_host_knows_of_a_model_that_hangs(host: Tricky) -> None:
 
 
 def test_more_requests_than_the_queue_holds_are_refused(healing: Tricky) -> None:
-    healing.say("wait")
+    healing.flag.hold()
     with ThreadPoolExecutor(1 + 2 * BATCH) as pool:
         first = pool.submit(healing.post)
-        eventually(healing.flag.with_suffix(".waiting").exists)
+        healing.flag.find_holder()
         others = [pool.submit(healing.post) for _ in range(2 * BATCH)]
         refused = next(as_completed(others)).result()
-        healing.say("", ".go")
+        healing.flag.go()
         assert first.result().status_code == 200
         statuses = {other.result().status_code for other in others}
     assert refused.status_code == 503 and statuses <= {200, 503}
     check_error(refused, healing.kind)
-
-
-@pytest.mark.parametrize("kind", HOSTS)
-def test_an_export_uses_its_own_modules_where_offpath_is_installed(
-    model_store: Path, tmp_path: Path, kind: str
-) -> None:
-    with hosted(kind, model_store / "near-free.mar", tmp_path / "export") as said:
-        assert Path(said["service"]).is_relative_to(tmp_path)
-        assert Path(said["handler"]).is_relative_to(tmp_path)
-        assert "archive" in Path(said["handler"]).parts

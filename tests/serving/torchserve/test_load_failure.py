@@ -2,7 +2,12 @@ from __future__ import annotations
 
 from offpath.serving.server.server_log import has_exception, parse_line
 from offpath.serving.torchserve.server import find_load_failure
-from tests.serving.server.test_server_log import TIME, worker_line
+
+TIME = "2026-11-21T03:59:26,104"
+
+
+def worker_line(worker: str, message: str, stream: str = "stdout") -> str:
+    return f"{TIME} [INFO ] {worker}-{stream} MODEL_LOG - {message}"
 
 
 def test_healthy_log_has_no_failure() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.serving.server.server_settings import CONF_DIR, Ports, ServerSettings, parse_properties
+from offpath.serving.server.server_settings import Ports, ServerSettings, parse_properties
 from offpath.serving.torchserve.launch import build_properties, format_properties, make_environment
 
 PORTS = Ports(1, 2, 3)
@@ -25,11 +25,6 @@ def test_our_config_listens_on_loopback_with_a_closed_store() -> None:
 def test_management_is_a_socket_unless_a_port_is_asked_for() -> None:
     properties = build_properties(SETTINGS, PORTS, Path("/run/own"))
     assert properties["management_address"] == "unix:/run/own/management.sock"
-
-
-def test_metrics_config_is_made_absolute() -> None:
-    properties = build_properties(SETTINGS, PORTS)
-    assert properties["metrics_config"] == str(CONF_DIR / "metrics.yaml")
 
 
 def test_metrics_config_is_looked_for_beside_the_file_first(tmp_path: Path) -> None:

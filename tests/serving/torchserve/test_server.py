@@ -145,24 +145,6 @@ def test_server_that_ends_at_start_is_reported_and_leaves_its_logs_alone(
     shutil.rmtree(folder)
 
 
-def test_taken_port_is_named_before_anything_starts(make_mar: MakeMar) -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        port = listener.getsockname()[1]
-        server = TorchServe(make_settings(make_mar(), management_port=port))
-        with pytest.raises(ExpectedError, match=rf":{port}.*--management-port"):
-            server.start()
-
-
-def test_archive_that_is_none_is_named(tmp_path: Path) -> None:
-    mar = tmp_path / "store" / "broken.mar"
-    mar.parent.mkdir()
-    mar.write_bytes(b"not a zip")
-    with pytest.raises(ExpectedError, match="broken.mar is not a TorchServe archive"):
-        TorchServe(make_settings(mar)).start()
-
-
 def test_metrics_count_the_workers_of_a_model_that_dies(second: TorchServe) -> None:
     def count(what: str) -> float:
         page = httpx.get(f"{second.metrics_url}/metrics", trust_env=False)

@@ -92,9 +92,7 @@ def test_auto_without_artefacts_is_the_model_itself(folder: Path) -> None:
         assert choice.parity is None
 
 
-def test_graph_with_equal_predictions_is_used(
-    choose_with: Callable[..., Choice],
-) -> None:
+def test_graph_with_equal_predictions_is_used(choose_with: Callable[..., Choice]) -> None:
     choice = choose_with(Small())
     assert choice.engine.name == "openvino"
     assert choice.parity is not None
@@ -148,18 +146,14 @@ def test_an_engine_of_the_archive_without_its_package_is_lost(
     assert choice.engine.name == "eager" and len(choice.lost) == 1
 
 
-def test_parity_bound_comes_from_the_settings(
-    choose_with: Callable[..., Choice],
-) -> None:
+def test_parity_bound_comes_from_the_settings(choose_with: Callable[..., Choice]) -> None:
     slightly_off = make_changed("bias", torch.linspace(0, 0.02, 10))
     assert choose_with(slightly_off).engine.name == "openvino"
     strict = choose_with(slightly_off, parity_bound=0.0001)
     assert strict.engine.name == "eager"
 
 
-def test_engine_that_answers_nan_is_refused(
-    choose_with: Callable[..., Choice],
-) -> None:
+def test_engine_that_answers_nan_is_refused(choose_with: Callable[..., Choice]) -> None:
     nowhere = make_changed("bias", torch.full((10,), float("nan")))
     assert choose_with(nowhere).engine.name == "eager"
 
@@ -195,9 +189,7 @@ def test_configured_engine_that_cannot_run_is_an_error(
         choose_from(folder, **values)
 
 
-def test_photographs_of_another_size_or_a_broken_file_are_errors(
-    tmp_path: Path,
-) -> None:
+def test_photographs_of_another_size_or_a_broken_file_are_errors(tmp_path: Path) -> None:
     wanted = {"engine": "eager", "precision": "bf16"}
     write_parity(tmp_path, size=SIZE // 2)
     with pytest.raises(ConfigError, match="of shape"):

@@ -1,0 +1,121 @@
+"""A model whose next batch or load does what a test says by a file, and archives of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offpath.archive.build import ArchiveSpec, build_archive
+from offpath.archive.model_config import load_preset, make_model_config
+from offpath.archive.sources.model_source import load_model_source
+from tests.support.eventually import eventually
+
+BATCH, WORKERS = 4, 2
+FOR_EVER = 1 << 30
+HANG = "time.sleep(600)"
+BREAK = 'raise RuntimeError("CUDA error: an illegal memory access was encountered")'
+MODEL = """
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+
+
+def claim(suffix):
+    try:
+        return Path(FLAG + suffix).rename(FLAG + ".taken").read_text()
+    except OSError:
+        return None
+
+
+def wait():
+    Path(FLAG + ".waiting").write_text(str(os.getpid()))
+    while claim(".go") is None:
+        time.sleep(0.01)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.classifier = torch.nn.Linear(48, 10)
+        self.code, self.times = "", 0
+        if claim(".load") is not None or Path(FLAG + ".dead").exists():
+            raise ValueError("the weights are of another model")
+
+    def forward(self, images):
+        if order := claim(".order"):
+            self.code, self.times = json.loads(order)
+        if self.times:
+            self.times -= 1
+            exec(self.code)
+        if Path(FLAG + ".fails").exists():
+            raise ValueError("it fails")
+        pooled = torch.nn.functional.adaptive_avg_pool2d(images, 4)
+        return self.classifier(pooled.flatten(1))
+"""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """The files by which a model is told what to do; their names begin with this path."""
+
+    path: Path
+
+    def file(self, suffix: str) -> Path:
+        """Returns one of its files: while `.dead` exists nothing loads, with `.fails` all fails."""
+        return Path(f"{self.path}{suffix}")
+
+    def order(self, code: str, times: int = 1) -> None:
+        """Lets the worker of the next batch run code in it, and in so many batches in all."""
+        self._write(".order", json.dumps([code, times]))
+
+    def fail_load(self) -> None:
+        """Fails the next load."""
+        self._write(".load")
+
+    def hold(self) -> None:
+        """Lets the next batch wait for `go`."""
+        self.file(".waiting").unlink(missing_ok=True)
+        self.order("wait()")
+
+    def find_holder(self) -> int:
+        """Returns the worker of the batch that waits, as soon as it has begun."""
+        begun = self.file(".waiting")
+        return int(eventually(lambda: begun.exists() and begun.read_text()))
+
+    def go(self) -> None:
+        """Lets the batch go on that waits."""
+        self._write(".go")
+
+    def _write(self, suffix: str, text: str = "") -> None:
+        made = self.file(".made")
+        made.write_text(text)
+        made.rename(self.file(suffix))
+
+
+def build_obedient(
+    store: Path,
+    flag: Flag,
+    name: str = "tricky",
+    version: str = "1.0",
+    workers: int = WORKERS,
+    timeout_s: int = 120,
+    preset: str = "cpu",
+    **handler: Any,
+) -> Path:
+    """Builds an archive of a model that obeys `flag`."""
+    file = flag.path.with_name("net.py")
+    file.write_text(f"FLAG = {str(flag.path)!r}\n{MODEL}")
+    source = load_model_source(f"{file}:Net", "random")
+    limits = {"batchSize": BATCH, "minWorkers": workers, "maxWorkers": workers}
+    config = make_model_config(
+        load_preset(preset),
+        {**limits, "responseTimeout": timeout_s},
+        {**source.handler, "metrics_interval_s": 0.2, **handler},
+    )
+    spec = ArchiveSpec(name, version, source, None, "none", config)
+    return build_archive(spec, store, force=True).path
