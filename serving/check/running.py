@@ -61,8 +61,7 @@ def check_server(url: str, token: str | None = None) -> Iterator[Finding]:
             yield wrong(AREA, "management", str(error), cure)
             return
         yield ok(AREA, "models", ", ".join(models) or "none")
-        for name, archive_url in models.items():
-            archive = _find_archive(process, archive_url)
+        for name in models:
             for status in management.describe(name):
                 if status.ready_workers:  # otherwise nobody would answer
                     try:
@@ -71,7 +70,8 @@ def check_server(url: str, token: str | None = None) -> Iterator[Finding]:
                         area, cure = f"{name} {status.model_version}", f"read the end of {log}"
                         yield wrong(area, "workers", f"one ended while it was asked: {error}", cure)
                         continue
-                yield from check_model(status, archive)
+                # Versions of a model may differ in their settings.
+                yield from check_model(status, _find_archive(process, status.model_url))
                 has_ours |= status.described.get("handler") == "offpath"
     if has_ours and metrics:
         yield from _check_metrics(metrics, log)

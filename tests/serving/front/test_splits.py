@@ -405,7 +405,7 @@ def judged(
     build_versions(folder)
     (folder / "failing.py").write_text(FAILING)
     source = load_model_source("near-free", None)
-    config = make_model_config(load_preset("cpu"), {}, source.handler)
+    config = make_model_config(load_preset("cpu"), {"batchSize": 4}, source.handler)
     spec = ArchiveSpec("defects", "3.0", source, source.labels, "the labels", config)
     handler = load_custom_handler(str(folder / "failing.py"))
     made = build_archive(replace(spec, handler=handler), folder, force=True).path
