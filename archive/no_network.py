@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+LOOKUPS = ("urllib.Request", "socket.getaddrinfo", "socket.gethostbyname")
 _guarded: list[bool] = []  # empty before the hook is added, which Python cannot remove
 
 
@@ -16,7 +17,7 @@ class NetworkRefused(Exception):
 
 @contextlib.contextmanager
 def network_refused() -> Iterator[None]:
-    """Raises NetworkRefused where Python code of this process opens a URL or looks up a host."""
+    """Raises NetworkRefused where this process's Python code looks up a host or connects to one."""
     if not _guarded:
         sys.addaudithook(_refuse)
     _guarded[:] = [True]
@@ -27,8 +28,11 @@ def network_refused() -> Iterator[None]:
 
 
 def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
-    if event in ("urllib.Request", "socket.getaddrinfo") and _guarded[0]:
+    # A socket's address is a tuple, that of a Unix socket a path.
+    is_remote = event in LOOKUPS or event == "socket.connect" and isinstance(arguments[1], tuple)
+    if is_remote and _guarded[0]:
+        where = arguments[1][0] if event == "socket.connect" else arguments[0]
         raise NetworkRefused(
-            f"it opens {arguments[0]}, and an archive holds all that its workers need; make the "
+            f"it opens {where}, and an archive holds all that its workers need; make the "
             "model without pretrained weights (weights=None), which the checkpoint's replace"
         )

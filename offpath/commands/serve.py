@@ -153,7 +153,13 @@ def command(
         asked = {**server_options, "server": kind or server_options["server"]}
         if kind == "granian":
             check_granian(asked)
-        wanted = models or (list_wanted(load_config(config)) if config else ())
+        loaded = load_config(config) if config else {}
+        if models and "model_snapshot" in loaded and asked["server"] == "torchserve":
+            raise WrongOption(
+                f"{config} has a model_snapshot, which TorchServe restores whatever is named: "
+                "remove that line, or name no archive"
+            )
+        wanted = models or list_wanted(loaded)
         store, entries = find_models(model_store, wanted, Path(links))
         return make_settings(store, entries, verbose=verbose, **asked)
 
@@ -201,13 +207,15 @@ def choose_addresses(config: Path, is_granian: bool) -> dict[str, str | int]:
     Raises:
         WrongOption: an address is not of the form http://HOST:PORT.
     """
-    properties = {**DEFAULTS, **load_config(config)}
+    loaded = load_config(config)
+    properties = {**DEFAULTS, **loaded}
     host, port = read_address(properties, "inference_address")
     _, metrics_port = read_address(properties, "metrics_address")
     management_host, management_port = read_address(properties, "management_address")
     source = click.get_current_context().get_parameter_source
     found: dict[str, str | int] = {"host": host, "port": port, "metrics_port": metrics_port}
-    if is_granian and management_host == LOOPBACK and management_port not in found.values():
+    is_own = "management_address" in loaded and management_port not in found.values()
+    if is_granian and is_own and management_host == LOOPBACK:
         found["management_port"] = management_port
     given = ParameterSource.COMMANDLINE
     return {option: value for option, value in found.items() if source(option) is not given}
@@ -237,7 +245,7 @@ def check_tokens(config: Path) -> None:
         WrongOption: the file turns on token authorization.
     """
     key = "disable_token_authorization"
-    if read_properties(config).get(key) == "false":
+    if load_config(config).get(key, "").lower() == "false":
         raise WrongOption(
             f"{config} asks for TorchServe's tokens ({key}=false), which `offpath serve` cannot "
             "use; remove that line and use --front --tokens FILE"

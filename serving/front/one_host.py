@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from offpath.archive.photographs import SAMPLE
-from offpath.errors import ExpectedError
+from offpath.errors import ExpectedError, WrongOption
 from offpath.serving.client import Client
 from offpath.serving.front.behind import (
     check_successor,
@@ -328,8 +328,10 @@ def settle_ports(door: DoorSettings) -> DoorSettings:
     """Replaces each port 0 by a free one.
 
     Raises:
-        ExpectedError: a port that was asked for is taken.
+        ExpectedError: a port that was asked for is taken, or asked for twice.
     """
+    if len({door.port, *door.also_port}) <= len(door.also_port):
+        raise WrongOption("--also-port: expected ports that differ from each other and from --port")
     for port, option in ((door.port, "--port"), *((one, "--also-port") for one in door.also_port)):
         if port and ":" not in door.host:
             check_port_free(door.host, port, option)

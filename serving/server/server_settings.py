@@ -181,7 +181,7 @@ def read_address(properties: Mapping[str, str], key: str) -> tuple[str, int]:
         WrongOption: it is not of the form http://HOST:PORT.
     """
     found = ADDRESS.fullmatch(properties[key])
-    if found is None:
+    if found is None or int(found[2] or 0) > 65535:
         raise WrongOption(
             f"config.properties: {key} is {properties[key]!r:.80}, expected http://HOST:PORT; TLS "
             "is the front door's (--tls-cert, --tls-key)"

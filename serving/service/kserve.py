@@ -24,7 +24,8 @@ from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, ID_HEADER, T
 from offpath.serving.service.messages import JSON_TYPE, V1, V2, V2_SERVER, Refused, Reply, Request
 
 # More images in one request are refused, whatever the queue has room for.
-MOST_INSTANCES = 1000
+MOST_INSTANCES = 100
+MOST_ID_CHARACTERS = 256
 # A body of `{},{},...` would become millions of objects (MAX_JSON_VALUES in payload.py).
 MOST_JSON_VALUES = 20_000
 JSON_STRUCTURE = (b",", b"{", b"[")
@@ -94,7 +95,8 @@ class InferenceV2:
                 binary.append(encode_values(values))
                 tensor["parameters"] = {"binary_data_size": len(binary[-1])}
             tensors.append(tensor)
-        text = orjson.dumps({**model, "id": self.id or own_id, "outputs": tensors})
+        # Not orjson, here and below: a label may have a lone surrogate.
+        text = json.dumps({**model, "id": self.id or own_id, "outputs": tensors}).encode()
         if not binary:
             return merge_headers(replies, JSON_TYPE, text)
         reply = merge_headers(replies, BYTES_TYPE, b"".join([text, *binary]))
@@ -138,8 +140,8 @@ def read_v2(body: Any, headers: Mapping[str, str], most: int) -> InferenceV2:
         raise refuse(f"{len(rest)} bytes of binary data belong to no input")
     check_count(len(payloads), most)
     name, asked = content.get("id"), list_objects(content, "outputs")
-    if not isinstance(name, (str, type(None))):
-        raise refuse("the id is not a text")
+    if not (name is None or isinstance(name, str) and len(name) <= MOST_ID_CHARACTERS):
+        raise refuse(f"the id is not a text of at most {MOST_ID_CHARACTERS} characters")
     return InferenceV2(payloads, name, read_outputs(content, asked), asked != [])
 
 
@@ -314,7 +316,7 @@ def make_outputs(replies: Sequence[Reply]) -> dict[str, dict[str, Any]]:
     """
     texts = [reply.body.decode() for reply in replies]
     reply_tensor = {"datatype": "BYTES", "shape": [len(texts)], "data": texts}
-    scores = [orjson.loads(text) for text in texts]
+    scores = [json.loads(text) for text in texts]
     if not all(map(is_scores, scores)):
         return {"reply": reply_tensor}
     width = max(map(len, scores))
@@ -329,14 +331,14 @@ def make_outputs(replies: Sequence[Reply]) -> dict[str, dict[str, Any]]:
 
 
 def is_scores(reply: object) -> bool:
-    return isinstance(reply, dict) and all(isinstance(v, (int, float)) for v in reply.values())
+    return isinstance(reply, dict) and all(type(v) is float for v in reply.values())
 
 
 def encode_values(values: Sequence[str] | Sequence[float]) -> bytes:
     """Encodes numbers as FP32, and texts as BYTES: each after its length."""
     if values and not isinstance(values[0], str):
         return np.asarray(values, "<f4").tobytes()
-    texts = [str(value).encode() for value in values]
+    texts = [str(value).encode("utf-8", "replace") for value in values]
     return b"".join(len(text).to_bytes(4, "little") + text for text in texts)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import queue
 import threading
 import time
@@ -44,6 +45,8 @@ from offpath.serving.service.messages import (
 
 logger = logging.getLogger(__name__)
 Waiting = tuple[Any, "asyncio.Future[Any]"]
+# How often a client of several images is looked for.
+LEFT_CHECK_S = 0.25
 # Room for the text of a form or of JSON around the image.
 ENVELOPE_BYTES = 65_536
 
@@ -211,13 +214,33 @@ class ModelService:
             return reply
         if is_named:
             content = open_body(headers)
-        most = min(MOST_INSTANCES, self._settings.most_requests)
-        # In a thread, because a large one takes long.
-        inference = await asyncio.to_thread(read, content, headers, most)
+        # Others keep half of the queue, because the door counts this as one request.
+        most = min(MOST_INSTANCES, max(1, self._settings.most_requests // 2))
+        self._add(1)
+        try:
+            # In a thread, because a large one takes long.
+            inference = await asyncio.to_thread(read, content, headers, most)
+        finally:
+            self._add(-1)
         del content  # whose memory is held for the images from now on
-        replies = await self._answer(split_request(request, inference.payloads), began_s)
+        requests = split_request(request, inference.payloads)
+        file = headers[BODY_HEADER] if is_named else ""
+        replies = await self._answer_client(requests, began_s, file)
         own_id = request.request_id or headers.get(ID_HEADER, "")
         return find_failure(replies) or inference.write(replies, self._model, own_id)
+
+    async def _answer_client(
+        self, requests: Sequence[Request], began_s: float, file: str
+    ) -> list[Reply]:
+        """Answers until the client leaves: the door then removes its body, which is in `file`."""
+        answer = asyncio.ensure_future(self._answer(requests, began_s))
+        try:
+            while not (await asyncio.wait([answer], timeout=LEFT_CHECK_S))[0]:
+                if file and not os.path.exists(file):
+                    raise Refused(MODEL_GONE)
+            return answer.result()
+        finally:
+            answer.cancel()  # so that images that nobody waits for are not decoded
 
     async def _answer(self, requests: Sequence[Request], began_s: float) -> list[Reply]:
         """Returns the handler's replies; each request takes a place in the queue."""

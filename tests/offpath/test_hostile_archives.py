@@ -12,6 +12,7 @@ from offpath.serving.printable import UNPRINTABLE
 from tests.offpath.conftest import Run
 from tests.support.hostile_archives import (
     CLASS_FILE,
+    RAN_VARIABLE,
     pack,
     write_hostile,
 )
@@ -62,6 +63,13 @@ STOCK = {
 }
 
 
+@pytest.fixture(autouse=True)
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Returns the file that the class file makes where it runs."""
+    monkeypatch.setenv(RAN_VARIABLE, str(tmp_path / "ran"))
+    return tmp_path / "ran"
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -72,7 +80,7 @@ STOCK = {
     ],
 )
 def test_the_class_file_does_not_run_where_something_else_is_wrong(
-    run: Run, tmp_path: Path, options: str, reason: str
+    run: Run, tmp_path: Path, ran: Path, options: str, reason: str
 ) -> None:
     files = {"net.py": CLASS_FILE.encode(), "net.pt": b"no weights"}
     pack(tmp_path / "old.mar", {"model": STOCK}, files)
@@ -81,10 +89,10 @@ def test_the_class_file_does_not_run_where_something_else_is_wrong(
     done = run("archive", "--from", "old.mar", *options.split())
     assert done.code == 2
     assert reason in done.err
-    assert not (tmp_path / "ran").exists()
+    assert not ran.exists()
 
 
-def test_the_user_is_told_before_the_class_file_runs(run: Run, tmp_path: Path) -> None:
+def test_the_user_is_told_before_the_class_file_runs(run: Run, tmp_path: Path, ran: Path) -> None:
     torch.save({"w": torch.zeros(1)}, tmp_path / "w.pt")
     code = f"{CLASS_FILE}\nraise SystemExit('I ran')\n".encode()
     files = {"net.py": code, "net.pt": (tmp_path / "w.pt").read_bytes()}
@@ -93,7 +101,7 @@ def test_the_user_is_told_before_the_class_file_runs(run: Run, tmp_path: Path) -
     said, refused = done.err.splitlines()
     assert said == "running net.py of old.mar, which is Python code"
     assert "fails on import: SystemExit: I ran" in refused
-    assert (tmp_path / "ran").exists()
+    assert ran.exists()
 
 
 def test_what_an_archive_says_reaches_the_terminal_escaped(run: Run, tmp_path: Path) -> None:

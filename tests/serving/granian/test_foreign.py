@@ -319,7 +319,7 @@ def test_torchserves_envelopes_of_kserve(
     for kind in ("torchserve", "granian"):
         java = {"disable_token_authorization": "true", "service_envelope": envelope}
         changes = {"stock": True, "overrides": java} if kind == "torchserve" else {}
-        with start(store, "stock", kind, **changes) as server:
+        with start(store, "stock.mar", kind, **changes) as server:
             for body in (bodies[path], {"wrong": 1}):
                 replies.append(httpx.post(f"{server.inference_url}/{path}", json=body))
     assert [show(one) for one in replies[2:]] == [show(one) for one in replies[:2]]

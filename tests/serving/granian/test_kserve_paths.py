@@ -77,7 +77,7 @@ def direct(folder: Path) -> Iterator[str]:
         server="granian",
         inference_port=0,
         metrics_port=0,
-        overrides={"job_queue_size": "8"},
+        overrides={"job_queue_size": "16"},
     )
     with make_server(settings) as running:
         yield running.inference_url

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import threading
 import tracemalloc
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +19,7 @@ from tritonclient.http import InferenceServerClient, InferInput, InferRequestedO
 
 from offpath.handler.request.npy import read_npy
 from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, ID_HEADER, TYPE_HEADER
+from offpath.serving.service import model_service
 from offpath.serving.service.kserve import (
     LENGTH_HEADER,
     Inference,
@@ -26,6 +31,7 @@ from offpath.serving.service.kserve import (
     split_request,
 )
 from offpath.serving.service.messages import Refused, Reply, Request
+from offpath.serving.service.model_service import ModelService, ServiceSettings
 
 MOST = 4
 IMAGES = [b"\xff\xd8\xff\x00one", b"\x89PNG two"]
@@ -155,7 +161,7 @@ def test_v2_without_any_class_has_empty_rows() -> None:
 
 
 def test_replies_of_an_own_handler_have_no_labels() -> None:
-    replies = [reply({"defect": {"score": 0.5}}), reply([1])]
+    replies = [reply({"defect": {"score": 0.5}}), reply([1]), reply({"count": 3, "ok": True})]
     made = orjson.loads(ask_v2().write(replies, MODEL, "id").body)
     assert [one["name"] for one in made["outputs"]] == ["reply"]
     with pytest.raises(Refused, match="ask for the output 'reply'"):
@@ -278,6 +284,7 @@ def v2(**fields: object) -> bytes:
             )
             for n, shape in enumerate([[2, 2, 2, 4], [2, 2, 6], [-1, 2, 2, -6], [0, 1, 1, 1], []])
         ),
+        pytest.param(read_v2, v2(id="i" * 257), {}, "at most 256 characters", id="v2-long-id"),
         pytest.param(
             read_v2, *binary([tensor(shape=[24, 1, 1, 1], datatype="UINT8")], bytes(24), [24]),
             "more than 4 images", id="v2-many-pixels",
@@ -337,6 +344,17 @@ def test_the_first_failure_names_its_index_and_the_text_that_clients_look_for() 
     assert json.loads(add_error_text(found).body)["error"] == "instance 0: \ud800"
 
 
+def test_a_label_with_a_lone_surrogate_is_answered() -> None:
+    # As the handler writes it (response.py).
+    body = json.dumps({"a\ud800": 0.5}).encode()
+    for is_binary in (False, True):
+        asked = {"name": "label", "parameters": {"binary_data": is_binary}}
+        image = tensor(TEXTS[:1], [1])
+        found = read_v2(orjson.dumps({"inputs": [image], "outputs": [asked]}), {}, MOST)
+        written = found.write([Reply(200, {}, body)], MODEL, "id")
+        assert written.status == 200 and b"label" in written.body
+
+
 @pytest.mark.parametrize("version", ["1.0", None])
 def test_pages_describe_the_model(version: str | None) -> None:
     pages = list_pages("m", version, False)
@@ -348,3 +366,53 @@ def test_pages_describe_the_model(version: str | None) -> None:
         assert orjson.loads(pages[f"{path}/ready"].body) == {"name": "m", "ready": True}
     assert orjson.loads(pages["/v1/models"].body) == {"models": ["m"]}
     assert orjson.loads(list_pages("m", version, True)["/v2/models/m"].body)["outputs"] == []
+
+
+class SlowHandler:
+    """A handler whose batches last until they are released."""
+
+    is_foreign = False
+
+    def __init__(self) -> None:
+        self.health = SimpleNamespace(diagnosis=None)
+        self.released = threading.Event()
+        self.handled: list[bytes] = []
+
+    def handle(self, requests: Sequence[Request]) -> list[Reply]:
+        self.handled += [request.body for request in requests]
+        self.released.wait()
+        return [reply({"tench": 0.5}) for _ in requests]
+
+    def close(self) -> None:
+        pass
+
+
+def test_images_of_a_client_that_has_left_are_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, handler = tmp_path / "body", SlowHandler()
+    file.write_bytes(orjson.dumps({"instances": TEXTS}))
+    monkeypatch.setattr(model_service, "open_body", lambda headers: file.read_bytes())
+    settings = ServiceSettings("m", "1.0", 1, 1, 60.0, 10_000, 100, has_door=True)
+    service = ModelService(handler, settings)
+
+    async def leave() -> Reply:
+        answer = service.answer("POST", "/v1/models/m:predict", {BODY_HEADER: str(file)}, empty())
+        task = asyncio.ensure_future(answer)
+        while not handler.handled:
+            await asyncio.sleep(0.01)
+        file.unlink()
+        answered = await task
+        while service.requests:
+            await asyncio.sleep(0.01)
+        handler.released.set()
+        await asyncio.to_thread(service.close)
+        return answered
+
+    assert asyncio.run(leave()).status == 503
+    assert handler.handled == IMAGES[:1]
+
+
+async def empty() -> AsyncIterator[bytes]:
+    for part in ():
+        yield part
