@@ -9,11 +9,9 @@ import asyncio
 import contextlib
 import logging
 import os
-import queue
-import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
 from dataclasses import dataclass, replace
@@ -23,6 +21,7 @@ from typing import Any, Protocol
 from offpath.handler.error_kinds import BUSY, MODEL_GONE
 from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, ID_HEADER, REQUEST_ID_HEADER
 from offpath.serving.service.archived_handler import ArchivedHandler, MakeMetric, open_body
+from offpath.serving.service.batch_queue import BatchQueue
 from offpath.serving.service.kserve import (
     MOST_INSTANCES,
     READERS,
@@ -44,7 +43,6 @@ from offpath.serving.service.messages import (
 )
 
 logger = logging.getLogger(__name__)
-Waiting = tuple[Any, "asyncio.Future[Any]"]
 # How often a client of several images is looked for.
 LEFT_CHECK_S = 0.25
 # Room for the text of a form or of JSON around the image.
@@ -98,6 +96,18 @@ class Handler(Protocol):
 def largest_body_bytes(max_payload_bytes: int) -> int:
     """Returns the size of the largest body that can hold an image of this size: base64 in JSON."""
     return -(-max_payload_bytes // 3) * 4 + ENVELOPE_BYTES
+
+
+async def await_client(answer: Awaitable[list[Reply]], file: str) -> list[Reply]:
+    """Waits until the client leaves: the door then removes its body, which is in `file`."""
+    task = asyncio.ensure_future(answer)
+    try:
+        while not (await asyncio.wait([task], timeout=LEFT_CHECK_S))[0]:
+            if not os.path.exists(file):
+                raise Refused(MODEL_GONE)
+        return task.result()
+    finally:
+        task.cancel()  # so that images that nobody waits for are not decoded
 
 
 def ignore(_: object) -> None:
@@ -223,24 +233,10 @@ class ModelService:
         finally:
             self._add(-1)
         del content  # whose memory is held for the images from now on
-        requests = split_request(request, inference.payloads)
-        file = headers[BODY_HEADER] if is_named else ""
-        replies = await self._answer_client(requests, began_s, file)
+        answer = self._answer(split_request(request, inference.payloads), began_s)
+        replies = await (await_client(answer, headers[BODY_HEADER]) if is_named else answer)
         own_id = request.request_id or headers.get(ID_HEADER, "")
         return find_failure(replies) or inference.write(replies, self._model, own_id)
-
-    async def _answer_client(
-        self, requests: Sequence[Request], began_s: float, file: str
-    ) -> list[Reply]:
-        """Answers until the client leaves: the door then removes its body, which is in `file`."""
-        answer = asyncio.ensure_future(self._answer(requests, began_s))
-        try:
-            while not (await asyncio.wait([answer], timeout=LEFT_CHECK_S))[0]:
-                if file and not os.path.exists(file):
-                    raise Refused(MODEL_GONE)
-            return answer.result()
-        finally:
-            answer.cancel()  # so that images that nobody waits for are not decoded
 
     async def _answer(self, requests: Sequence[Request], began_s: float) -> list[Reply]:
         """Returns the handler's replies; each request takes a place in the queue."""
@@ -327,125 +323,3 @@ def load_service(
     handler = ArchivedHandler(folder, settings.batch_size, gpu, settings.threads, make_metric)
     handler.warm_up()
     return ModelService(handler, settings)
-
-
-class BatchQueue:
-    """A queue of requests, and the thread that answers them in batches, in the way of TorchServe.
-
-    Whatever waits when the thread is free becomes a batch. The first request of a batch waits for
-    others only where others were there a moment ago, so a lone request never waits. `serve.batch`
-    instead closes a batch by its clock while the previous one still runs, so that batches are small
-    under load: docs/research/2026-11-22-ray-serve.md has the figures.
-
-    Args:
-        handle: takes the requests of a batch and returns as many replies; runs in the thread.
-        most: the most requests in a batch.
-        delay_s: how long the first request of a batch waits at most for as many others as were in
-            flight when the last batch ended.
-    """
-
-    def __init__(
-        self,
-        handle: Callable[[Sequence[Any]], Sequence[Any]],
-        most: int,
-        delay_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._handle, self._most, self._delay_s = handle, most, delay_s
-        self._clock = clock
-        self._since_s: float | None = None
-        self._expected = 1
-        self._waiting: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
-        self._unanswered: set[asyncio.Future[Any]] = set()
-        self._thread = threading.Thread(target=self._run, name="handler", daemon=True)
-        self._thread.start()
-
-    async def answer(self, request: Any) -> Any:
-        """Returns the reply to one request; raises what `handle` raised for its batch."""
-        future = asyncio.get_running_loop().create_future()
-        self._unanswered.add(future)
-        self._waiting.put((request, future))
-        try:
-            return await future
-        finally:
-            self._unanswered.discard(future)
-
-    async def answer_all(self, requests: Sequence[Any]) -> list[Any]:
-        """Returns the replies to requests that came together, which share a batch if they fit."""
-        if len(requests) == 1:
-            return [await self.answer(requests[0])]
-        self._expected = max(self._expected, min(self._most, len(requests)))
-        return await asyncio.gather(*map(self.answer, requests))
-
-    def abandon(self, error: Exception) -> None:
-        """Raises an error for every request that has no reply yet; runs in the event loop."""
-        settle(list(self._unanswered), (), error)
-
-    @property
-    def running_s(self) -> float:
-        """Seconds since the thread began its current batch; 0 while it is idle."""
-        since_s = self._since_s
-        return 0.0 if since_s is None else self._clock() - since_s
-
-    def close(self) -> None:
-        """Answers the requests that wait, then ends the thread."""
-        self._waiting.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        is_open = True
-        while is_open:
-            batch, is_open = self._gather()
-            if batch:
-                self._answer(batch)
-
-    def _gather(self) -> tuple[list[Waiting], bool]:
-        """Returns the next batch, and False after the last one."""
-        batch: list[Waiting] = []
-        first = self._waiting.get()
-        end = self._clock() + self._delay_s
-        while first is not None:
-            batch.append(first)
-            if len(batch) == self._most:
-                return batch, True
-            try:
-                if len(batch) < self._expected:
-                    left_s = max(0.0, end - self._clock())
-                    first = self._waiting.get(timeout=left_s)
-                else:
-                    first = self._waiting.get_nowait()
-            except queue.Empty:
-                return batch, True
-        return batch, False
-
-    def _answer(self, batch: Sequence[Waiting]) -> None:
-        # Requests of clients that have hung up are not computed.
-        waiting = [(request, future) for request, future in batch if not future.cancelled()]
-        if not waiting:
-            return
-        futures = [future for _, future in waiting]
-        replies: Sequence[Any] = ()
-        failure: Exception | None = None
-        self._since_s = self._clock()
-        try:
-            replies = self._handle([request for request, _ in waiting])
-        except Exception as error:
-            failure = error
-        self._since_s = None
-        self._expected = min(self._most, len(waiting) + self._waiting.qsize())
-        # One call for the whole batch, because each call wakes the event loop.
-        loop = futures[0].get_loop()
-        loop.call_soon_threadsafe(settle, futures, replies, failure)
-
-
-def settle(
-    futures: Sequence[asyncio.Future[Any]], replies: Sequence[Any], failure: Exception | None
-) -> None:
-    """Sets the results of a batch; runs in the event loop."""
-    for idx, future in enumerate(futures):
-        if future.done():
-            continue
-        if failure is None:
-            future.set_result(replies[idx])
-        else:
-            future.set_exception(failure)

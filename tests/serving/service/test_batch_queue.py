@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from offpath.serving.service import model_service
-from offpath.serving.service.model_service import BatchQueue
+from offpath.serving.service import batch_queue
+from offpath.serving.service.batch_queue import BatchQueue
 from tests.support.clock import Clock
 from tests.support.eventually import MOST_S, eventually
 
@@ -49,7 +49,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
     """Returns what the thread of a `BatchQueue` asks its queue."""
     monkeypatch.setattr(WatchedQueue, "asked", [])
     watched = SimpleNamespace(SimpleQueue=WatchedQueue, Empty=queue.Empty)
-    monkeypatch.setattr(model_service, "queue", watched)
+    monkeypatch.setattr(batch_queue, "queue", watched)
     return WatchedQueue.asked
 
 
