@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,6 @@ from offpath.serving.server.server_settings import (
     ServerSettings,
     load_config,
     read_address,
-    read_properties,
 )
 from offpath.serving.session import serve
 
@@ -130,9 +130,10 @@ def command(
     config, is_granian = server_options["config"], server_options["server"] == "granian"
     view = ServeView(as_json)
     if config is not None:
-        check_tokens(config)
-        check_ignored(config, view if lenient else None)
-        server_options |= choose_addresses(config, is_granian)
+        properties = load_config(config)
+        check_tokens(config, properties)
+        check_ignored(config, properties, view if lenient else None)
+        server_options |= choose_addresses(properties, is_granian)
     listening = {name: server_options[name] for name in ("host", "port", "metrics_port")}
     door = make_door_settings(options, is_granian, **listening, verbose=verbose, drain_s=drain_s)
     if is_granian:
@@ -153,13 +154,7 @@ def command(
         asked = {**server_options, "server": kind or server_options["server"]}
         if kind == "granian":
             check_granian(asked)
-        loaded = load_config(config) if config else {}
-        if models and "model_snapshot" in loaded and asked["server"] == "torchserve":
-            raise WrongOption(
-                f"{config} has a model_snapshot, which TorchServe restores whatever is named: "
-                "remove that line, or name no archive"
-            )
-        wanted = models or list_wanted(loaded)
+        wanted = choose_models(config, models, asked["server"])
         store, entries = find_models(model_store, wanted, Path(links))
         return make_settings(store, entries, verbose=verbose, **asked)
 
@@ -197,7 +192,22 @@ def check_granian(options: dict[str, Any]) -> None:
         raise WrongOption("--grpc-port needs --server torchserve")
 
 
-def choose_addresses(config: Path, is_granian: bool) -> dict[str, str | int]:
+def choose_models(config: Path | None, models: Sequence[str], server: str) -> Sequence[str]:
+    """Returns the archives to serve, which a properties file may name; empty for all.
+
+    Raises:
+        WrongOption: TorchServe would restore the file's snapshot instead.
+    """
+    properties = load_config(config) if config else {}
+    if models and "model_snapshot" in properties and server == "torchserve":
+        raise WrongOption(
+            f"{config} has a model_snapshot, which TorchServe restores whatever is named: "
+            "remove that line, or name no archive"
+        )
+    return models or list_wanted(properties)
+
+
+def choose_addresses(loaded: Mapping[str, str], is_granian: bool) -> dict[str, str | int]:
     """Returns the addresses of a properties file that no option replaces.
 
     Of metrics_address the port is taken, because --host and --metrics-host decide who can read
@@ -207,7 +217,6 @@ def choose_addresses(config: Path, is_granian: bool) -> dict[str, str | int]:
     Raises:
         WrongOption: an address is not of the form http://HOST:PORT.
     """
-    loaded = load_config(config)
     properties = {**DEFAULTS, **loaded}
     host, port = read_address(properties, "inference_address")
     _, metrics_port = read_address(properties, "metrics_address")
@@ -221,13 +230,12 @@ def choose_addresses(config: Path, is_granian: bool) -> dict[str, str | int]:
     return {option: value for option, value in found.items() if source(option) is not given}
 
 
-def check_ignored(config: Path, view: ServeView | None) -> None:
+def check_ignored(config: Path, properties: Mapping[str, str], view: ServeView | None) -> None:
     """Refuses keys for a model that TorchServe ignores in config.properties, or shows them.
 
     Raises:
         WrongOption: there is such a key, and no view.
     """
-    properties = read_properties(config)
     for key, option in ARCHIVE_OPTIONS.items():
         if key not in properties:
             continue
@@ -238,14 +246,14 @@ def check_ignored(config: Path, view: ServeView | None) -> None:
         view.show_problem(text)
 
 
-def check_tokens(config: Path) -> None:
+def check_tokens(config: Path, properties: Mapping[str, str]) -> None:
     """Refuses a properties file that asks for TorchServe's tokens, so that none are lost silently.
 
     Raises:
         WrongOption: the file turns on token authorization.
     """
     key = "disable_token_authorization"
-    if load_config(config).get(key, "").lower() == "false":
+    if properties.get(key, "").lower() == "false":
         raise WrongOption(
             f"{config} asks for TorchServe's tokens ({key}=false), which `offpath serve` cannot "
             "use; remove that line and use --front --tokens FILE"
