@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).parents[1]
-FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+FAILED = re.compile(r"^(?:FAILED|ERROR) (.*)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -512,7 +512,7 @@ MUTATIONS = (
 
 
 def list_failures(mutation: Mutation) -> list[str]:
-    """Runs a mutation's tests in a changed copy of the checkout; returns the red test, if any."""
+    """Runs a mutation's tests in a changed copy of the checkout; returns the red test and why."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / ROOT.name
         listed = subprocess.run(
@@ -530,6 +530,7 @@ def list_failures(mutation: Mutation) -> list[str]:
         file.write_text(text.replace(mutation.old, mutation.new), encoding="utf-8")
         # Before the installed package, which is the unchanged checkout.
         environment = {**os.environ, "PYTHONPATH": str(copy), "OFFPATH_TEST_WAIT_S": "30"}
+        environment["COLUMNS"] = "200"  # room for the reason beside the test's name
         # A file, because a process that is left behind would keep a pipe open.
         log = Path(folder) / "log"
         with open(log, "wb") as out:
