@@ -362,10 +362,10 @@ MUTATIONS = (
         ("tests/serving/front/test_reply_counts.py", "-k", "half_lines"),
     ),
     Mutation(
-        "full-disk-fails-requests",
+        "dropped-records-are-not-counted",
         "handler/prediction_log/spool.py",
-        "except (OSError, SpoolFull) as error:",
-        "except SpoolFull as error:",
+        "self.dropped += records\n                    return False",
+        "return False",
         ("tests/handler/prediction_log/test_spool.py", "-k", "costs_records_but_no_request"),
     ),
     Mutation(
