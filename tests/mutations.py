@@ -529,7 +529,8 @@ def list_failures(mutation: Mutation) -> list[str]:
             )
         file.write_text(text.replace(mutation.old, mutation.new), encoding="utf-8")
         # Before the installed package, which is the unchanged checkout.
-        environment = {**os.environ, "PYTHONPATH": str(copy), "OFFPATH_TEST_WAIT_S": "30"}
+        # On a busy machine, a longer wait than 30 s may be needed to be red for the right reason.
+        environment = {"OFFPATH_TEST_WAIT_S": "30", **os.environ, "PYTHONPATH": str(copy)}
         environment["COLUMNS"] = "200"  # room for the reason beside the test's name
         # A file, because a process that is left behind would keep a pipe open.
         log = Path(folder) / "log"
