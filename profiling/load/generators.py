@@ -49,9 +49,11 @@ local requests, turn = {}, 0
 init = function(args)
   for path in io.lines("%(list)s") do
     local file = io.open(path, "rb")
-    requests[#requests + 1] = wrk.format(
-      "POST", nil, {%(headers)s}, file:read("*a"))
+    local body = file:read("*a")
     file:close()
+    for _, url_path in ipairs({%(url_paths)s}) do
+      requests[#requests + 1] = wrk.format("POST", url_path, {%(headers)s}, body)
+    end
   end
 end
 request = function()
@@ -103,7 +105,8 @@ class LocustGenerator:
 def follow(child: subprocess.Popen[str], load: WindowLoad, watcher: Watcher) -> LoadSample:
     if child.stdin is None or child.stdout is None or child.stderr is None:
         raise RuntimeError("the load generator was started without pipes")
-    content = dataclasses.asdict(load) | {"paths": [str(path) for path in load.paths]}
+    paths = [str(path) for path in load.paths]
+    content = dataclasses.asdict(load) | {"paths": paths, "url_paths": load.url_paths}
     child.stdin.write(json.dumps(content))
     child.stdin.close()
     for line in child.stdout:
@@ -180,6 +183,7 @@ def write_script(load: WindowLoad, folder: Path) -> None:
         "list": folder / "list.txt",
         "out": folder / "out.json",
         "headers": format_headers(load.headers),
+        "url_paths": ", ".join(map(json.dumps, load.url_paths)),
     }
     (folder / "load.lua").write_text(script)
 

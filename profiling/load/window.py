@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -72,6 +73,7 @@ class WindowLoad(Load):
 
     Attributes:
         paths: files with the bodies, sent in turn, in an order that is always the same.
+        more_paths: paths of the server that take requests in turn with that of `url`.
         clients: number of clients that wait for a reply at the same time. In the open loop, number
             of connections; a due request takes a free one.
         timeout_s: a request without a reply after this time counts as failed.
@@ -81,9 +83,14 @@ class WindowLoad(Load):
     url: str
     paths: tuple[Path, ...]
     clients: int
+    more_paths: tuple[str, ...] = ()
     headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": IMAGE_CONTENT_TYPE})
     timeout_s: float = 120.0
     longest_s: float = 60.0
+
+    @property
+    def url_paths(self) -> list[str]:
+        return [urlsplit(self.url).path, *self.more_paths]
 
 
 @dataclass(frozen=True)

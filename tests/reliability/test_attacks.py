@@ -167,12 +167,14 @@ def test_good_clients_beside_attacks(
         exceptions = MOST_P99_QUEUED
     send_for(url, load_workload("photos-55k").read(), CLIENTS, 10)  # Java's compiler
     broken = []
-    print(f"\n{product}, {door}: attack | alone /s, p99 ms | beside it /s, p99 ms | failed")
+    print(f"\n{product}")
+    print("| port | attack | alone /s, p99 ms | beside it /s, p99 ms | failed |")
+    print("|---|---|---|---|---|")
     for name in (name for name in ATTACKS if re.search(CHOSEN, name)):
         most_p99 = exceptions.get(name, MOST_P99)
         alone, beside = measure(url, name)
         print(
-            f"| {name} | {alone.rate:.0f}, {alone.p99_ms:.0f} "
+            f"| {door} | {name} | {alone.rate:.0f}, {alone.p99_ms:.0f} "
             f"| {beside.rate:.0f}, {beside.p99_ms:.0f} | {beside.failed} |"
         )
         if not is_held(alone, beside, most_p99):
