@@ -45,6 +45,11 @@ COSTLIEST = {
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(300)]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def table_head() -> None:
+    print("\n| format | request | bytes | CPU s | MB | answer |\n|---|---|---|---|---|---|")
+
+
 @pytest.mark.parametrize(
     "kind, name, make",
     [
@@ -77,8 +82,8 @@ def check(kind: str, name: str, request: Request) -> None:
     silence_decoders()
     cost = measure(request)
     size = len(request.body)
-    # A row of the table in docs/research/2026-11-23-faults-and-attacks.md.
-    print(f"| {kind} | {name} | {size:,} | {cost.cpu_s:.2f} | {cost.memory_mb} | {cost.answer} |")
+    # A row of the table in docs/results.md.
+    print(f"\n| {kind} | {name} | {size:,} | {cost.cpu_s:.2f} | {cost.memory_mb} | {cost.answer} |")
     assert cost.cpu_s <= MOST_S and "BUG" not in cost.answer
     assert cost.answer != "the process ended" and cost.memory_mb <= MOST_MB
 
