@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from offpath.errors import ExpectedError
 from offpath.profiling.core.figures import format_figure
 from offpath.profiling.core.run import Cell, Run, load_run
 from offpath.profiling.core.statistics import LATENCY, Summary
@@ -58,7 +59,7 @@ class WrongMark(Exception):
 def load(name: str) -> Run:
     try:
         return load_run(RESULTS / f"{name}.json")
-    except OSError as error:
+    except ExpectedError as error:
         raise WrongMark(f"no result {name!r}: {error}") from error
 
 
@@ -77,11 +78,11 @@ def find_figures(name: str, rest: str) -> list[str]:
     if rest.startswith("/"):
         return find_in_text(name, rest.strip("/"))
     summary, (server, *keys) = summarise(name), rest.split()
-    cells = summary.cells()
+    cells = [cell for cell in summary.cells() if summary.metrics(server, cell)]
     for selected in [key for key in keys if key.startswith(("@", "photos-"))]:
         keys.remove(selected)
         cells = [c for c in cells if selected in (c.workload, f"@{c.clients}")]
-    if len(cells) != 1 or server not in summary.run.variants:
+    if len(cells) != 1:
         raise WrongMark(f"{name} {rest}: expected a server and one cell of {summary.cells()}")
     return [find_figure(summary, server, cells[0], key) for key in keys]
 
