@@ -63,9 +63,10 @@ for size in 55k 1200k; do
     --baseline mosec-nginx
 done
 compare 1 resnet50.json "${turns[@]}" --model resnet50 --workload photos-55k --rounds 3 \
-  --servers "$direct,torchserve-fixed,torchserve-stock"
+  --servers "$direct,torchserve-fixed"
 compare 1 as-it-is.json "${turns[@]}" --workload photos-55k --workload photos-1200k --rounds 4 \
-  --servers torchserve-stock,granian-stock,offpath-granian-direct --baseline torchserve-stock
+  --servers torchserve-stock,granian-stock,offpath-granian-direct --baseline torchserve-stock \
+  --variant 'torchserve-passive=torchserve-stock:env.OMP_WAIT_POLICY=passive'
 
 compare 2 models.json "${turns[@]}" --workload photos-55k --servers offpath-granian \
   --variant '2 models=offpath-granian:models=2' --variant '4 models=offpath-granian:models=4' \

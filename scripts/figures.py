@@ -1,4 +1,4 @@
-r"""Keeps the measured figures in README.md and docs/results.md equal to the results that they quote.
+r"""Keeps the measured figures in documents (PAGES) equal to the results that they quote.
 
 usage: python scripts/figures.py [--write]
 
@@ -37,7 +37,7 @@ from offpath.profiling.experiments.compare_report import document_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "profiling" / "results"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
+PAGES = tuple(ROOT / name for name in ("README.md", "docs/results.md", "docs/after-torchserve.md"))
 MARK = re.compile(r"<!--= (?P<file>\S+) (?P<rest>.+?)-->")
 TABLE = re.compile(r"(<!--table (\S+) (.+?)-->\n\n)(?:\|.*\n)*")
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")

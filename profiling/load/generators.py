@@ -11,7 +11,6 @@ replies.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib.util
 import json
@@ -25,7 +24,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 
 from offpath.errors import ExpectedError, MissingPackage, WrongOption
@@ -37,6 +35,7 @@ from offpath.profiling.load.window import (
     LoadSample,
     Watcher,
     WindowLoad,
+    wait_until_drained,
 )
 
 CHILD = "offpath.profiling.load.locust_child"
@@ -156,23 +155,6 @@ class WrkGenerator:
                 needed_s = 1.2 * seconds * load.min_replies / max(replies, 1)
                 seconds = min(load.longest_s, needed_s)
                 wait_until_drained(load)
-
-
-def wait_until_drained(load: WindowLoad) -> None:
-    """Sends one request and waits for its reply.
-
-    wrk leaves its last requests behind, one per client, and the server still works on them, so the
-    next run would wait for them. A request that comes later is answered after them.
-    """
-    with contextlib.suppress(httpx.HTTPError):  # the watcher notices a server that died
-        httpx.post(
-            load.url,
-            content=load.paths[0].read_bytes(),
-            headers=dict(load.headers),
-            timeout=load.timeout_s,
-            trust_env=False,
-            verify=False,
-        )
 
 
 def write_script(load: WindowLoad, folder: Path) -> None:

@@ -17,6 +17,7 @@ should last seconds. An ended process counts as 0, so its group's figure falls v
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections import defaultdict
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+import httpx
 import psutil
 
 from offpath.errors import ExpectedError
@@ -159,6 +161,24 @@ class RunningServer(Protocol):
         """Returns the file that may say why the server died."""
 
 
+def wait_until_drained(load: WindowLoad) -> None:
+    """Sends one request and waits for its reply.
+
+    Generators leave their last requests behind, one per client, and the server still works on them.
+    The next window would wait for them, or another server's would share the cores with them. A
+    request that comes later is answered after them.
+    """
+    with contextlib.suppress(httpx.HTTPError):  # the watcher notices a server that died
+        httpx.post(
+            load.url,
+            content=load.paths[0].read_bytes(),
+            headers=dict(load.headers),
+            timeout=load.timeout_s,
+            trust_env=False,
+            verify=False,
+        )
+
+
 def add_up(groups: Groups, of_process: Callable[[int], float]) -> dict[str, float]:
     """Sums a figure of processes by group; a process that has ended counts as 0."""
 
@@ -267,6 +287,7 @@ def measure_load(
         "pss_bytes": add_up(own, read_pss_bytes),
         "gpu": watcher.summarise_gpu(gpu.readings),
     }
+    wait_until_drained(load)
     return {
         **name_figures(sample, cpu_s),
         **{
