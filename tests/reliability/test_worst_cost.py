@@ -1,4 +1,4 @@
-"""CPU seconds of the most expensive requests known; docs/security.md has the largest."""
+"""CPU seconds of the most expensive requests known; docs/results.md has the largest."""
 
 from __future__ import annotations
 
