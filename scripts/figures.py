@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "profiling" / "results"
 PAGES = tuple(ROOT / name for name in ("README.md", "docs/results.md", "docs/after-torchserve.md"))
 MARK = re.compile(r"<!--= (?P<file>\S+) (?P<rest>.+?)-->")
-TABLE = re.compile(r"(<!--table (\S+) (.+?)-->\n\n)(?:\|.*\n)*")
+TABLE = re.compile(r"(<!--table (\S+) (.+?)-->\n\n)(?:\|.*\n)*\n?")
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 COMMENT = re.compile(r"<!--.*?-->")
 # What is not prose: blocks of code, code within a line, and the targets of links.
@@ -123,7 +123,7 @@ def render_table(match: re.Match[str]) -> str:
     lines = list_rows(name, what) if what.startswith("/") else list_shown(name, what)
     if not lines:
         raise WrongMark(f"{name} has no rows of {what!r}")
-    return head + "".join(f"{line}\n" for line in dict.fromkeys(lines))
+    return head + "".join(f"{line}\n" for line in dict.fromkeys(lines)) + "\n"
 
 
 def list_rows(name: str, pattern: str) -> list[str]:

@@ -34,6 +34,7 @@ def test_a_figure_becomes_that_of_its_result(figures):
     table = "<!--table direct-1200k photos-1200k: latency-->\n\n| p50 |\n| 1 |\n\nText."
     assert figures.rewrite(table).count("\n| offpath-granian-direct |") == 1
     assert figures.rewrite(table).endswith("|\n\nText.")
+    assert figures.rewrite(figures.rewrite(table)) == figures.rewrite(table)
 
 
 @pytest.mark.parametrize(
