@@ -15,8 +15,8 @@ keys: `x/SERVER` (the median of the rounds' ratios of rates), `p99` and other pe
 metric of `offpath bench show`, also with `.low` or `.high`. A text is followed by a regular
 expression, whose groups are the numbers.
 
-Above a table, a comment names a result and a section of `offpath bench show --markdown`, or the rows
-of a text that match a regular expression:
+Above a table, a comment names a result and a section of `offpath bench show --markdown`, or the
+rows of a text that match a regular expression:
 
     <!--table direct-1200k photos-1200k: latency-->
     <!--table faults-granian /^\| (?!clock)/-->
@@ -38,7 +38,7 @@ from offpath.profiling.experiments.compare_report import document_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "profiling" / "results"
-PAGES = tuple(ROOT / name for name in ("README.md", "docs/results.md", "docs/after-torchserve.md"))
+PAGES = [ROOT / name for name in ("README.md", "docs/results.md", "docs/after-torchserve.md")]
 MARK = re.compile(r"<!--= (?P<file>\S+) (?P<rest>.+?)-->")
 TABLE = re.compile(r"(<!--table (\S+) (.+?)-->\n\n)(?:\|.*\n)*\n?")
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
@@ -46,8 +46,8 @@ COMMENT = re.compile(r"<!--.*?-->")
 # What is not prose: blocks of code, code within a line, and the targets of links.
 CODE = re.compile(r"```.*?```|^ {4}.*?$|`[^`]*`|\]\([^)]*\)", re.DOTALL | re.MULTILINE)
 UNIT = re.compile(
-    r"(?: to \d[\d,.]*)? ?(?:%|x\b|times\b|MB\b|MiB\b|ms\b|s\b|req/s|requests per|images per|answers|replies|"
-    r"records|reloads|SIGKILLs|kills)"
+    r"(?: to \d[\d,.]*)? ?(?:%|x\b|times\b|MB\b|MiB\b|ms\b|s\b|req/s|requests per|images per"
+    r"|answers|replies|records|reloads|SIGKILLs|kills)"
 )
 
 

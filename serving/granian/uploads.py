@@ -1,8 +1,8 @@
 """Memory for the bodies of the requests that a worker has.
 
 Without the front door, a client that sends a part of a body and then stops would keep its memory.
-So an upload has a time limit, and where memory is short, slow uploads and those that are much larger
-than the new body make room, the oldest first.
+So an upload has a time limit, and where memory is short, slow uploads and those that are much
+larger than the new body make room, the oldest first.
 """
 
 from __future__ import annotations

@@ -232,8 +232,8 @@ def post_each_on_a_new_connection(url: str, body: bytes, clients: int) -> Seen:
 @pytest.mark.parametrize(
     ("name", "image", "clients"),
     [
-        # 5 MB, of the size that the attack's uploads have too. One address may have two such bodies,
-        # and the last one counts until its connection is closed.
+        # 5 MB, of the size that the attack's uploads have too. One address may have two such
+        # bodies, and the last one counts until its connection is closed.
         pytest.param("endless uploads", (1450, 1200), 1, id="endless uploads"),
         pytest.param("half headers", (100, 100), 4, id="half headers"),
     ],

@@ -62,7 +62,8 @@ def test_the_oldest_slow_upload_makes_room() -> None:
 
 def test_a_flood_of_large_uploads_makes_room_for_a_small_body_at_once() -> None:
     # The last is too large to end any of those that are left.
-    assert run((50, 0.0), (50, 0.0), (3, 0.0), (47, 0.0), (4, 0.0)) == [BUSY, None, None, None, BUSY]
+    uploads = (50, 0.0), (50, 0.0), (3, 0.0), (47, 0.0), (4, 0.0)
+    assert run(*uploads) == [BUSY, None, None, None, BUSY]
 
 
 def test_uploads_of_which_nothing_arrives_take_no_room_and_end_soon() -> None:
