@@ -42,11 +42,7 @@ from tests.support.front import (
     send_hostile_user_ids,
 )
 from tests.support.granian import GranianProcess, granian
-from tests.support.hostile_clients import (
-    check_clients_that_leave,
-    check_pipelining,
-    check_random_requests,
-)
+from tests.support.hostile_clients import CHECKS, FORMS, Form, Target
 from tests.support.images import jpeg
 from tests.support.obedient_model import BATCH, BREAK, FOR_EVER, HANG, WORKERS, Flag, build_obedient
 from tests.support.photographs import PHOTOGRAPHS, encode
@@ -154,13 +150,12 @@ def test_paths(door: GranianProcess, method: str, path: str, status: int) -> Non
         assert re.fullmatch("[0-9a-f-]{36}", reply.headers["x-request-id"])
 
 
-@pytest.mark.parametrize(
-    "check",
-    [check_clients_that_leave, check_pipelining, check_random_requests],
-    ids=lambda check: check.__name__,
-)
-def test_hostile_clients(door: GranianProcess, check: Callable[[GranianProcess], None]) -> None:
-    check(door)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_hostile_clients(
+    door: GranianProcess, form: Form, check: Callable[[Target, Form], None]
+) -> None:
+    check(door, form)
 
 
 def test_a_killed_worker_costs_its_requests_at_most_and_is_replaced(
