@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from contextlib import ExitStack
 
 import httpx
 import psutil
 import pytest
 
+from offpath.serving.granian.worker import TICK_S
 from tests.fuzz.costly_requests import PALETTE, png
 from tests.support.eventually import eventually
 from tests.support.front import FrontProcess, read_counts
@@ -106,6 +108,13 @@ def test_small_images_of_clients_that_have_left_are_not_decoded(
         pytest.skip("explanations are closed at this door")
     costly = png(3000, 3000, 8, PALETTE, 8, False)
     assert len(costly) < 15_000
+
+    def is_settled() -> bool:
+        before = count_gone(door, form)
+        time.sleep(2 * TICK_S)
+        return count_gone(door, form) == before
+
+    eventually(is_settled)
     gone = count_gone(door, form)
     workers = [psutil.Process(pid) for pid in door.python_workers()]
     for worker in workers:
