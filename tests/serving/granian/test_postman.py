@@ -28,6 +28,7 @@ import pytest
 import torch
 
 from tests.serving.granian.test_foreign import write_archive
+from tests.support.certificates import write_certificate
 from tests.support.granian import GranianProcess, granian
 
 VARIABLE = "OFFPATH_TORCHSERVE_REPOSITORY"
@@ -50,8 +51,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(find_obstacle() is not None, reason=str(find_obstacle())),
 ]
-PREDICT, EXPLAIN = "Model Zoo - Inference Model", "Model Zoo - Explanations Model"
-METRICS = "Model Zoo - Model Metrics"
+PREDICT = "Model Zoo - Inference Model"
 # Why requests fail, by collection, model and request.
 FAILURES: dict[tuple[str, str, str], str] = {
     ("inference", model, PREDICT): "no stand-in: its handler needs a tokenizer of pytorch.org"
@@ -61,15 +61,32 @@ FAILURES: dict[tuple[str, str, str], str] = {
         "bert_seqc_without_torchscript",
     )
 }
+for secure, mnist in {
+    "https": "squeezenet1_1",
+    "https-kserve": "mnist",
+    "https-kservev2": "mnist",
+}.items():
+    FAILURES[secure, mnist, "HTTPS Inference API  Description"] = "the API is at /openapi.json"
+    FAILURES[secure, mnist, "HTTPS Metrics API Description"] = "metrics have no TLS"
 
 
 @dataclass(frozen=True)
 class Collection:
-    """One collection, the file with its data, and TorchServe's envelope for it."""
+    """One collection.
+
+    Attributes:
+        data: the file with its data; without one it has one row, as `SECURE` says.
+        envelope: TorchServe's, for this collection.
+        is_secure: it asks by HTTPS.
+    """
 
     file: str
-    data: str
+    data: str = ""
     envelope: str = ""
+
+    @property
+    def is_secure(self) -> bool:
+        return not self.data
 
 
 COLLECTIONS = {
@@ -79,7 +96,16 @@ COLLECTIONS = {
     "kserve": Collection("kf_api_test_collection", "kf_inference_data", "kserve"),
     "kserve-older": Collection("kf_inference_api_test_collection", "kf_inference_data", "kserve"),
     "kservev2": Collection("kfv2_api_test_collection", "kfv2_inference_data", "kservev2"),
+    "https": Collection("https_test_collection"),
+    "https-kserve": Collection("kf_https_test_collection", envelope="kserve"),
+    "https-kservev2": Collection("kfv2_https_test_collection", envelope="kservev2"),
 }
+# The model of the collections without data.
+SECURE = {
+    "": {"model_name": "squeezenet1_1", "url": "", "expected": {"tabby": 0.9}},
+    "kserve": {"model_name": "mnist", "url": "", "expected": "0"},
+}
+SECURE["kservev2"] = SECURE["kserve"]
 FIXED = """
 import torch
 
@@ -123,6 +149,8 @@ ONE = {"minWorkers": 1, "maxWorkers": 1}
 
 
 def read_data(collection: Collection) -> list[dict[str, Any]]:
+    if collection.is_secure:
+        return [SECURE[collection.envelope]]
     rows: list[dict[str, Any]] = json.loads((POSTMAN / f"{collection.data}.json").read_text())
     return rows
 
@@ -213,10 +241,13 @@ def run_newman(
     address = urlsplit(door.url)
     command = [
         *(str(NEWMAN), "run", str(write_collection(collection, folder, door.metrics_url))),
-        *("-e", str(POSTMAN / "environment.json"), "-d", str(POSTMAN / f"{collection.data}.json")),
+        *("-e", str(POSTMAN / "environment.json"), "--insecure"),
         *("--env-var", f"hostname={address.hostname}", "--env-var", f"pred-port={address.port}"),
+        *("--env-var", f"sec-pred-port={address.port}", "--env-var", "sec-metric-port=1"),
         *("-r", "json", "--reporter-json-export", str(report)),
     ]
+    if not collection.is_secure:
+        command += ["-d", str(POSTMAN / f"{collection.data}.json")]
     environment = {k: v for k, v in os.environ.items() if "proxy" not in k.lower()}
     done = subprocess.run(
         command, cwd=REPOSITORY / "test", env=environment, capture_output=True, timeout=TIMEOUT_S
@@ -248,7 +279,11 @@ def test_collection(name: str, tmp_path: Path) -> None:
         if row["model_name"] not in left_out:
             build_stand_in(store, row)
     variables = {"TS_SERVICE_ENVELOPE": collection.envelope} if collection.envelope else {}
-    with granian(store, tmp_path / "logs", "--explanations", **variables) as door:
+    options = ["--explanations"]
+    if collection.is_secure:
+        certificate, key = write_certificate(tmp_path)
+        options += ["--tls-cert", str(certificate), "--tls-key", str(key)]
+    with granian(store, tmp_path / "logs", *options, **variables) as door:
         found = run_newman(collection, door, tmp_path)
     failed = {(name, *request): why for request, why in found.items() if why}
     print(f"\n{name}: {len(found) - len(failed)} of {len(found)} requests passed")
@@ -256,6 +291,4 @@ def test_collection(name: str, tmp_path: Path) -> None:
         reason = FAILURES.get((name, model, request), "UNEXPECTED")
         print(f"  {model}, {request}: {reason} ({why[:200]})")
     assert failed.keys() == {one for one in FAILURES if one[0] == name}
-    asked = {request for _, request in found}
-    assert PREDICT in asked or EXPLAIN in asked
-    assert METRICS in asked
+    assert any("nference" in request or "xplanation" in request for _, request in found)
