@@ -30,7 +30,7 @@ TOGETHER = {
     "server": (
         *("granian/test_granian.py", "service/test_contract.py"),
         *("check/test_running.py", "offline/test_offline.py", "server/test_in_force.py"),
-        *("test_client.py", "test_custom_handler.py", "test_grpc.py", "test_inputs.py"),
+        *("test_client.py", "test_grpc.py", "test_inputs.py"),
         *("test_lifecycle.py", "test_path.py", "../deploy/test_archived_handler.py"),
         "../profiling/experiments/test_server_profile.py",
     ),

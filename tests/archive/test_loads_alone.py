@@ -197,6 +197,19 @@ def test_torchscript_archive_loads_too(
     assert answer_from(folder, path=[folder]) == set(LABELS)
 
 
+def test_onnx_archive_loads_too(
+    answer_from: AnswerFrom, make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime")
+    from tests.support.onnx_models import CLASSES, write_onnx
+
+    model = write_onnx(tmp_path / "net.onnx", (3, 3, 224, 224))
+    labels = [f"label {number}" for number in range(CLASSES)]
+    spec = make_spec(labels=labels, model=str(model), engine="onnxruntime")
+    folder = build_and_unzip(replace(spec, checks_answers=True), tmp_path)
+    assert answer_from(folder, path=[folder]) == set(labels)
+
+
 OWN = """
 from offpath.handler.classifier import OffpathClassifier
 

@@ -20,7 +20,6 @@ from offpath.handler.request import forms
 from offpath.handler.request.body_from_front_door import FORM, MULTIPART, parse_body
 from offpath.handler.request.forms import parse_multipart
 from offpath.handler.request.payload import JSON_KEYS, read_payload
-from offpath.serving.server.server_log import parse_line
 from tests.fuzz.seeds import read_corpus
 
 LIMIT = 10_000
@@ -140,10 +139,3 @@ def test_any_settings_are_taken_or_refused(handler: dict[str, Any], server: dict
             make()
         except (ConfigError, ExpectedError) as error:
             assert str(error).isprintable()
-
-
-@given(st.text(max_size=100))
-def test_no_line_of_a_log_brings_control_characters_to_a_terminal(text: str) -> None:
-    line = parse_line(f"2026-11-22T00:00:00,000 [ERROR] main ModelServer - {text}")
-    assert all(ord(one) >= 0x20 or one == "\t" for one in line.message)
-    assert not any(0x7F <= ord(one) <= 0x9F for one in line.message)

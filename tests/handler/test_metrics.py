@@ -46,21 +46,6 @@ def read_lines(caplog: pytest.LogCaptureFixture) -> Totals:
     return totals
 
 
-def test_batch_is_counted_by_stage_size_and_error(
-    emitter: MetricsEmitter, caplog: pytest.LogCaptureFixture
-) -> None:
-    emitter.count_batch(ONE_SECOND, 6, ["BadTensor", "EmptyPayload", "BadTensor"])
-    emitter.write()
-    totals = read_lines(caplog)
-    for stage in Stage:
-        assert totals["offpath_stage_seconds_total", f"Stage:{stage.value}"] == 0.125
-    assert totals["offpath_stage_seconds_total", "Stage:other"] == 0.125
-    assert totals["offpath_batches_total", ""] == 1
-    assert totals["offpath_items_total", ""] == 6
-    assert totals["offpath_errors_total", "Type:BadTensor"] == 2
-    assert totals["offpath_errors_total", "Type:EmptyPayload"] == 1
-
-
 def test_times_are_counted_in_cumulative_buckets(
     emitter: MetricsEmitter, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -160,18 +160,6 @@ def test_limits_come_from_the_settings(make_pipeline: MakePipeline) -> None:
     assert make_pipeline(max_pixels=5399).classify([{"body": PNG}])[0].status == 413
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_stage_times_add_up(make_pipeline: MakePipeline, threads: int) -> None:
-    pipeline = make_pipeline(threads)
-    batch = pipeline.preprocess([{"body": JPEG}] * 8)
-    pipeline.postprocess(pipeline.inference(batch))
-    timings = batch.timer.read()
-    for stage in (Stage.READ, Stage.DECODE, Stage.TRANSFORM, Stage.INFERENCE):
-        assert timings.seconds[stage] > 0
-    assert timings.seconds[Stage.TRANSFER] == 0.0
-    assert timings.other_s >= 0
-
-
 def test_bug_in_the_decoder_raises_instead_of_becoming_a_4xx(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

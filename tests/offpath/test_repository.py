@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.mutations import MUTATIONS, Mutation
+
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 SETUP = configparser.ConfigParser()
@@ -89,3 +91,10 @@ def test_pre_commit_runs_the_tools_of_lint_sh() -> None:
     tools = set(re.findall(r'"\$VENV/bin/([\w-]+)"', lint)) | {"schemas.sh"}
     assert {Path(entry.split()[0]).name for entry in entries} == tools
     assert any("check_english.py" in entry for entry in entries)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.name)
+def test_a_mutation_changes_one_place(mutation: Mutation) -> None:
+    assert (ROOT / mutation.file).read_text("utf-8").count(mutation.old) == 1
+    assert mutation.old != mutation.new
+    assert len({one.name for one in MUTATIONS}) == len(MUTATIONS)

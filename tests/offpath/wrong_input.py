@@ -45,7 +45,7 @@ def write_files(folder: Path) -> None:
         (folder / name).mkdir()
     (folder / "folder" / "a.txt").write_text("a")
     (folder / "damaged" / "a.jpg").write_bytes(b"no image")
-    for name in ("text.txt", "text.mar", "cert.pem", "text.json", "text.onnx"):
+    for name in ("text.txt", "text.mar", "cert.pem", "text.json"):
         (folder / name).write_text("one\ntwo: [\n")
     (folder / "empty.txt").write_text("")
     (folder / "ids.txt").write_text("a\n")
@@ -65,13 +65,10 @@ def write_files(folder: Path) -> None:
     (folder / "broken.py").write_text("def x(:\n")
     net = "import torch\n\n\nclass Net(torch.nn.Linear):\n    def __init__(self):\n"
     (folder / "net.py").write_text(f"{net}        super().__init__(3, 2)\n")
-    torch.save({"other": torch.zeros(1)}, folder / "other.pt")
     torch.save({"model": {"weight": torch.zeros(2, 3)}}, folder / "both.pt")
-    for name, is_zip in (("half-zip.pt", True), ("half-old.pt", False)):
-        saved = io.BytesIO()
-        weights = {"weight": torch.ones(2, 3), "bias": torch.ones(2)}
-        torch.save(weights, saved, _use_new_zipfile_serialization=is_zip)
-        (folder / name).write_bytes(saved.getvalue()[: len(saved.getvalue()) * 2 // 3])
+    saved = io.BytesIO()
+    torch.save({"weight": torch.ones(2, 3), "bias": torch.ones(2)}, saved)
+    (folder / "half-zip.pt").write_bytes(saved.getvalue()[: len(saved.getvalue()) * 2 // 3])
     make_compare().save(folder / "result.json")
     write_archive(folder / "good.mar", "offpath/handler/classifier_entry.py")
     write_archive(folder / "stock.mar", "image_classifier")

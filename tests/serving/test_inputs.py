@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,6 @@ from offpath.serving.torchserve.server import TorchServe
 from tests.support.images import jpeg, rejected
 
 pytestmark = pytest.mark.server
-BASE64 = base64.b64encode(jpeg()).decode()
 PATH = "/predictions/classifier"
 
 

@@ -115,10 +115,11 @@ def test_what_it_cannot_do_is_refused(
         plan_engine(HandlerConfig(**handler), "cpu", model)
 
 
-def test_a_gpu_gets_onnx_runtime(tmp_path: Path) -> None:
+def test_a_gpu_gets_onnx_runtime_and_a_cpu_openvino(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
     model = load_model_source(str(write_onnx(tmp_path / "net.onnx")), None).module
-    plan = plan_engine(HandlerConfig(), "gpu", model)
-    assert plan == EnginePlan("onnxruntime", "fp32", "gpu")
+    assert plan_engine(HandlerConfig(), "gpu", model) == EnginePlan("onnxruntime", "fp32", "gpu")
+    assert plan_engine(HandlerConfig(), "cpu", model) == EnginePlan("openvino")
 
 
 # The second model's names are those of an engine's file.

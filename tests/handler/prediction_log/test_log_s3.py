@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,10 +13,9 @@ import duckdb
 import pytest
 
 from offpath.handler.prediction_log.prediction_log import PredictionLog
-from offpath.handler.prediction_log.record import Record
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.eventually import eventually
-from tests.support.s3_faults import HANGING, OUTAGES, PASS, REFUSED, UNANSWERED, FaultProxy
+from tests.support.s3_faults import OUTAGES, PASS, UNANSWERED, FaultProxy
 from tests.support.s3_servers import S3Server
 
 pytestmark = pytest.mark.s3
@@ -151,53 +149,6 @@ def test_storage_class_and_kms_key_are_asked_for(
     assert head["StorageClass"] == "STANDARD_IA"
     assert head["ServerSideEncryption"] == "aws:kms"
     assert head["SSEKMSKeyId"].endswith("alias/log")
-
-
-def test_a_full_spool_in_an_outage_drops_the_oldest_and_ships_the_rest(
-    proxy: FaultProxy, bucket: Any, open_log: OpenLog
-) -> None:
-    proxy.set_mode(HANGING)
-    bound = {"segment_max_bytes": 4096, "spool_max_bytes": 16384}
-    log = open_log(uri=bucket.uri, s3=s3(proxy, timeout_s=1), **bound)
-
-    sent: list[Record] = []
-
-    def append_until_one_is_dropped() -> bool:
-        batch = [make_record() for _ in range(4)]
-        sent.extend(batch)
-        log.append(batch)
-        return log.counters().dropped > 0
-
-    eventually(append_until_one_is_dropped)
-    proxy.set_mode(PASS)
-    eventually(lambda: log.counters().shipped + log.counters().dropped == len(sent))
-
-    counters = log.counters()
-    assert len(bucket.event_counts()) == counters.shipped > 0
-    assert set(bucket.event_counts().values()) == {1}
-
-
-def test_a_full_spool_in_an_outage_holds_back_under_block_and_loses_nothing(
-    proxy: FaultProxy, bucket: Any, open_log: OpenLog
-) -> None:
-    proxy.set_mode(REFUSED)
-    bound = {"segment_max_bytes": 4096, "spool_max_bytes": 16384}
-    log = open_log(uri=bucket.uri, s3=s3(proxy), when_full="block", **bound)
-
-    def append_all() -> None:
-        for _ in range(200):
-            log.append([make_record()])
-
-    appender = threading.Thread(target=append_all, daemon=True)
-    appender.start()
-    eventually(lambda: log.counters().spool_bytes > 16000)
-    assert appender.is_alive()
-    assert log.counters().spool_bytes <= bound["spool_max_bytes"]
-    proxy.set_mode(PASS)
-    eventually(lambda: log.counters().shipped == 200)
-
-    assert log.counters().dropped == 0
-    assert Counter(bucket.event_counts().values()) == {1: 200}
 
 
 def test_duckdb_reads_the_objects_as_the_documentation_says(

@@ -50,22 +50,6 @@ def test_a_record_is_one_json_line_with_all_fields() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "user_id",
-    [
-        pytest.param('a"b\\c', id="quotes"),
-        pytest.param("a\nb\r\x00", id="control-characters"),
-        pytest.param("Ünï 🦊 \u2028", id="not-ascii"),
-        pytest.param("\udc80", id="lone-surrogate"),
-    ],
-)
-def test_any_user_id_stays_on_its_line(user_id: str) -> None:
-    data = encode_records([make_record(user_id=user_id)], FIELDS)
-
-    assert data.isascii() and data.count(b"\n") == 1
-    assert decode(data)[0]["user_id"] == user_id
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_number_that_is_not_finite_becomes_null(value: float) -> None:
     record = make_record(predictions=[("a", value)], stage_ms={"decode": value})

@@ -45,34 +45,18 @@ def test_npy_of_the_models_input_is_read(kind: type, version: tuple[int, int]) -
     ("payload", "message"),
     [
         pytest.param(make_npy(PIXELS[:-1]), "uint8 .223, 192, 3.", id="a-row-short"),
-        pytest.param(make_npy(PIXELS[..., :1]), "224, 192, 1", id="grey"),
-        pytest.param(make_npy(PIXELS[..., 0]), "224, 192]", id="two-dimensions"),
-        pytest.param(make_npy(PIXELS.transpose(2, 0, 1)), "3, 224, 192", id="chw"),
-        pytest.param(make_npy(PIXELS[None]), "1, 224, 192, 3", id="batch"),
-        pytest.param(make_npy(np.uint8(3)), r"uint8 \[\]", id="scalar"),
-        pytest.param(make_npy(PIXELS[:0]), "0, 192, 3", id="no-pixels"),
         pytest.param(make_npy(PIXELS.astype("f4")), "float32", id="float32"),
-        pytest.param(make_npy(PIXELS.astype("i1")), "int8", id="int8"),
-        pytest.param(make_npy(PIXELS.astype("?")), "bool", id="bool"),
-        pytest.param(make_npy(PIXELS.view("S1")), r"\|S1", id="bytes"),
         pytest.param(make_npy(np.array([{}, open])), "object", id="pickled-objects"),
         pytest.param(make_npy(PIXELS, (3, 0)), "not a plain npy", id="version-3"),
         pytest.param(make_npy(PIXELS)[:-1], "bytes of pixels", id="a-byte-short"),
-        pytest.param(make_npy(PIXELS)[:128], "0 bytes of pixels", id="header-alone"),
         pytest.param(make_npy(PIXELS)[:40], "not a plain npy", id="half-a-header"),
-        pytest.param(b"\x93NUMPY", "not a plain npy", id="magic-alone"),
-        pytest.param(b"\x93NUMPY\x01\x00\xff\xff", "not a plain npy", id="no-header"),
-        pytest.param(b"\x93NUMPY\x09\x00" + bytes(99), "not a plain npy", id="unknown-version"),
         *[
             pytest.param(make_header("|u1", shape) + bytes(999), "", id=f"claims{shape}")
             for shape in ("(-1,)", "(-1, 224, 3)", "(1.5,)", "None", "[1]")
         ],
-        pytest.param(make_header("|V5", "(1,)"), "", id="void"),
         pytest.param(make_header("M8[", "(1,)"), "", id="broken-dtype"),
-        pytest.param(make_header("|u1", "(224L, 224L, 4L)"), "", id="python-2"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:Reading")
 def test_npy_that_is_not_the_models_input_is_refused(payload: bytes, message: str) -> None:
     with pytest.raises(BadTensor, match=message or None):
         read_npy(payload, SHAPE)

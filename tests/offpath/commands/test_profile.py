@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from offpath import cli
 from offpath.profiling.core.run import load_run
 from offpath.profiling.experiments import server_profile
 from offpath.profiling.profilers import profile_experiment
-from offpath.profiling.profilers.profile_report import BATCH, STAGE, Profiled, read_profile
+from offpath.profiling.profilers.profile_report import read_profile
 from offpath.serving.process.processes import is_running
 from tests.offpath.conftest import Run, read_json_keys
 from tests.support.answering_server import answering_server
@@ -66,47 +65,10 @@ def end(argv: list[str], capsys) -> tuple[int, Any]:
     return int(ended.value.code or 0), capsys.readouterr()
 
 
-def share(handler: Profiled, *stages: str) -> float:
-    """Returns the median batch's share: a batch may be interrupted by another process."""
-    parts = [handler.values(f"{STAGE}.{name}") for name in stages]
-    return statistics.median(
-        sum(batch) / total for *batch, total in zip(*parts, handler.values(BATCH))
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.s3
-def test_the_naive_handler_spends_its_time_on_s3_and_ours_spends_none(profile, tmp_path):
-    page = tmp_path / "page.html"
-    handlers = ("--handler", "offpath", "--handler", "naive")
-    argv = (*handlers, "--requests", 24, "--html", page)
-    saved, done = profile("stages", *argv)
-    ours, naive = handlers = read_profile(saved)
-    assert (ours.name, naive.name) == ("offpath", "naive")
-    # TorchServe gives the naive handler single requests: its batch settings have no effect.
-    assert (ours.cell.batch_size, naive.cell.batch_size) == (8, 1)
-    assert (ours.images, naive.images) == (24, 24)
-    assert share(naive, "s3") > 0.5
-    assert 0 < share(naive, "config") < share(naive, "s3")
-    assert not {"s3", "config"} & set(ours.parts(STAGE))
-    for handler in handlers:
-        assert share(handler, *handler.parts(STAGE)) == pytest.approx(1, abs=0.001)
-    assert "speed per image relative to offpath" in done.out and "decode" in done.out
-    assert "<html" in page.read_text(encoding="utf-8")
-
-
 def test_an_archive_is_profiled_with_its_own_handler(profile, make_mar: MakeMar):
     argv = ("--mar", make_mar("echo"), "--requests", 4, "--batch-size", 2)
     (handler,) = read_profile(profile("stages", *argv)[0])
     assert (handler.name, handler.images, handler.cell.batch_size) == ("echo", 4, 2)
-
-
-@pytest.mark.slow
-def test_a_handler_beside_an_archive_runs_the_archives_model(profile, model_store: Path):
-    archive = model_store / "near-free.mar"
-    saved, _ = profile("stages", "--mar", archive, "--handler", "stock", "--requests", 8)
-    assert [one.name for one in read_profile(saved)] == ["stock", "near-free"]
-    assert {facts["model"] for facts in saved.variants.values()} == {"near-free.mar"}
 
 
 def test_the_page_of_a_flame_graph_contains_it(profile, tmp_path):

@@ -5,16 +5,13 @@ One round of each; tests/reliability has twenty.
 
 from __future__ import annotations
 
-import io
 import re
 import subprocess
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-import torch
 
 from offpath.serving.client import Client
 from tests.conftest import build
@@ -93,20 +90,6 @@ def test_invocations_leads_to_the_only_model(door: FrontProcess, body: bytes) ->
     assert httpx.get(f"{door.url}/invocations").status_code == 405
 
 
-# By default two reloads, one of which cannot succeed (below).
-@pytest.mark.slow
-def test_reload_loses_no_request(door: FrontProcess) -> None:
-    javas = door.children("java")
-    with door.load(PATH, BODIES, pause_s=PAUSE_S) as seen:
-        answer_some(seen)
-        done = door.reload()
-        assert done.returncode == 0, done.stderr
-        answer_some(seen)
-    assert set(seen.statuses) == {200} and not seen.broken and not seen.refused
-    eventually(lambda: len(door.children("java")) == 1)
-    assert door.children("java") != javas
-
-
 def test_reload_replaces_torchserve_by_granian_and_back_and_loses_no_request(
     model_store: Path, tmp_path: Path
 ) -> None:
@@ -134,43 +117,6 @@ def test_reload_replaces_torchserve_by_granian_and_back_and_loses_no_request(
 def broken(archive: bytes) -> bytes:
     """Returns an archive that cannot load."""
     return archive.replace(b"classifier_entry", b"classifier_entrx")
-
-
-def with_nan(archive: bytes) -> bytes:
-    """Returns an archive whose weights are not numbers."""
-    made = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(archive)) as old, zipfile.ZipFile(made, "w") as new:
-        for name in old.namelist():
-            content = old.read(name)
-            if name == "weights.pt":
-                weights = torch.load(io.BytesIO(content), weights_only=True)
-                file = io.BytesIO()
-                torch.save({key: value * torch.nan for key, value in weights.items()}, file)
-                content = file.getvalue()
-            new.writestr(name, content)
-    return made.getvalue()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("damage", "why"),
-    [
-        pytest.param(broken, "Bad CRC-32", id="damaged"),
-        pytest.param(with_nan, "not finite", id="weights-are-nan"),
-    ],
-)
-def test_a_server_that_does_not_become_ready_is_not_let_in(
-    door: FrontProcess, model_store: Path, damage: Callable[[bytes], bytes], why: str
-) -> None:
-    archive = model_store / "near-free.mar"
-    javas = door.children("java")
-    with replaced(archive, damage(archive.read_bytes())):
-        with door.load(PATH, BODIES, clients=2) as seen:
-            done = door.reload()
-    assert done.returncode == 1
-    assert "the old server continues" in done.stderr and why in done.stderr
-    assert set(seen.statuses) == {200} and not seen.broken
-    assert door.children("java") == javas
 
 
 def test_each_of_two_reloads_learns_the_outcome_of_its_own(

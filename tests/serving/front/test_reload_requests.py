@@ -38,22 +38,6 @@ def ask(requests: ReloadRequests, folder: Path, server: str | None = None) -> Fu
     return future
 
 
-def test_request_learns_the_outcome_of_a_reload_that_began_after_it(
-    requests: ReloadRequests, folder: Path
-) -> None:
-    first, second = ask(requests, folder), ask(requests, folder)
-    requests.begin()
-    third = ask(requests, folder)
-    requests.end(None)
-    assert (first.result(30), second.result(30)) == (None, None)
-    assert not third.done()
-    requests.begin()
-    requests.end("no such file")
-    with pytest.raises(ExpectedError, match="continues: no such file"):
-        third.result(30)
-    assert not requests.accept_new()
-
-
 def test_requests_for_another_kind_of_server_wait_for_the_next_reload(
     requests: ReloadRequests, folder: Path
 ) -> None:

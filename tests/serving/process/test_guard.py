@@ -9,10 +9,8 @@ import sys
 from pathlib import Path
 
 import psutil
-import pytest
 
 from offpath.serving.process.processes import find_family, is_running
-from tests.support.echo_archive import MakeMar
 from tests.support.eventually import eventually
 
 # Each prints a line of numbers when all is there, and then stays.
@@ -25,18 +23,6 @@ leader = subprocess.Popen(["bash", "-c", script], start_new_session=True)
 guard = Guard(leader.pid, sys.argv[1])
 print(leader.pid, guard.pid, flush=True)
 time.sleep(600)
-"""
-TORCHSERVE = """
-import sys, time
-from pathlib import Path
-from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.torchserve.server import TorchServe
-mar = Path(sys.argv[1])
-settings = ServerSettings(mar.parent, (mar.name,), inference_port=0, management_port=0,
-                          metrics_port=0)
-with TorchServe(settings) as server:
-    print(server.pid, *server.worker_pids(), server.log_dir.parent, flush=True)
-    time.sleep(600)
 """
 POOL = """
 import multiprocessing, time
@@ -100,13 +86,3 @@ def test_workers_outside_the_session_are_ended_by_their_mark() -> None:
 def test_processes_that_measure_limits_end_with_their_parent() -> None:
     pids = list(map(int, kill_after_start(POOL, "")))
     eventually(lambda: are_gone(pids))
-
-
-# By default the front door's command is killed: test_door_tls.py.
-@pytest.mark.slow
-@pytest.mark.server
-def test_a_killed_command_leaves_no_torchserve_and_no_folder(make_mar: MakeMar) -> None:
-    *pids, folder = kill_after_start(TORCHSERVE, make_mar())
-    assert len(pids) == 2
-    eventually(lambda: are_gone(list(map(int, pids))))
-    eventually(lambda: not Path(folder).exists())

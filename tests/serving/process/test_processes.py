@@ -7,7 +7,7 @@ import pytest
 
 from offpath.serving.process import processes
 from offpath.serving.process.processes import end_family, find_family
-from tests.support.eventually import MOST_S, eventually
+from tests.support.eventually import eventually
 
 
 def start_session(script: str, members: int) -> subprocess.Popen[bytes]:
@@ -15,29 +15,6 @@ def start_session(script: str, members: int) -> subprocess.Popen[bytes]:
     leader = subprocess.Popen(["bash", "-c", script], start_new_session=True)
     eventually(lambda: len(find_family(leader.pid)) >= members)
     return leader
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param("sleep 600 & sleep 600 & wait", id="leader-ends-children-stay"),
-        pytest.param("trap '' TERM; sleep 600 & sleep 600 & wait", id="deaf-to-term"),
-    ],
-)
-def test_nothing_of_a_session_is_left(script: str) -> None:
-    leader = start_session(script, members=3)
-    end_family(leader.pid, timeout_s=0.5)
-    leader.wait()
-    eventually(lambda: find_family(leader.pid) == [])
-
-
-def test_children_whose_leader_is_dead_are_ended() -> None:
-    leader = start_session("sleep 600 & sleep 600 & wait", members=3)
-    leader.kill()
-    leader.wait()
-    assert len(find_family(leader.pid)) == 2
-    end_family(leader.pid, timeout_s=MOST_S)
-    assert find_family(leader.pid) == []
 
 
 def test_members_that_have_just_ended_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
