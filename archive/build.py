@@ -42,14 +42,16 @@ from offpath.handler.model.outputs import OneOutput, keep_one_output
 
 # What the worker does in `_load_pickled_model`, without TorchServe and without the network.
 PROGRAM = """
-import importlib, inspect, sys
+import importlib, inspect, runpy, sys
 from offpath.handler.model.weights import make_with_weights
-guard = network_refused()
-guard.__enter__()
-module = importlib.import_module(sys.argv[1])
-own = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
-make_with_weights(own[0], sys.argv[2])
+with runpy.run_path(sys.argv[3])["network_refused"]():
+    module = importlib.import_module(sys.argv[1])
+    classes = inspect.getmembers(module, inspect.isclass)
+    own = [c for _, c in classes if c.__module__ == module.__name__]
+    make_with_weights(own[0], sys.argv[2])
 """
+# The archive's own package offpath has no such module.
+GUARD = no_network.__file__
 # Where this user's downloads lie, which other hosts lack.
 NO_CACHES = {"TORCH_HOME": "none", "HF_HOME": "none", "HF_HUB_OFFLINE": "1"}
 # OSError, ImportError and the subclasses of them that a missing file causes.
@@ -84,11 +86,10 @@ def check_loads_alone(archive: Path, model_file: str, weights_file: str) -> None
     with tempfile.TemporaryDirectory(prefix="offpath-alone-") as folder:
         with zipfile.ZipFile(archive) as file:
             file.extractall(folder)
-        program = Path(no_network.__file__).read_text(encoding="utf-8") + PROGRAM
         # As TorchServe does, the archive's folder comes before the user's PYTHONPATH.
         path = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
         done = subprocess.run(
-            [sys.executable, "-c", program, Path(model_file).stem, weights_file],
+            [sys.executable, "-c", PROGRAM, Path(model_file).stem, weights_file, GUARD],
             cwd=folder,
             env={**os.environ, **NO_CACHES, "PYTHONPATH": os.pathsep.join(path)},
             capture_output=True,
@@ -116,7 +117,7 @@ class ArchiveSpec:
     Attributes:
         version: model version, as TorchServe registers it.
         names_version: whether the file is `NAME-VERSION.mar` instead of `NAME.mar`.
-        labels: names by class index; None for none.
+        labels: names by class index, or what makes them of the number of classes; None for none.
         labels_source: where the labels come from, for messages.
         extra_files: more files for the archive's root.
         handler: a subclass of our handler; None for ours unchanged.
@@ -129,7 +130,7 @@ class ArchiveSpec:
     name: str
     version: str
     source: ModelSource
-    labels: list[str] | None
+    labels: list[str] | Callable[[int], list[str]] | None
     labels_source: str
     config: ModelConfig
     extra_files: tuple[Path, ...] = ()
@@ -165,7 +166,9 @@ def build_archive(
     target = find_target(spec.name, output, force, version)
     spec = _take_output(spec, say)
     classes = count_classes(spec.source.module, spec.config.handler.input_geometry)
-    if spec.labels is not None:
+    if callable(spec.labels):
+        spec = replace(spec, labels=spec.labels(classes))
+    if isinstance(spec.labels, list):
         check_label_count(spec.labels, classes, spec.labels_source)
     else:
         say(f"no labels: answers name classes by number, 0 to {classes - 1} (--labels)")
@@ -358,7 +361,7 @@ def _stage_files(spec: ArchiveSpec, stage: Path) -> None:
     if spec.handler is not None:
         shutil.copyfile(spec.handler.file, stage / spec.handler.file.name)
         (stage / "offpath" / MARK_FILE).write_text(f"{spec.handler.mark}\n")
-    if spec.labels is not None:
+    if isinstance(spec.labels, list):
         text = format_index_to_name(spec.labels)
         (stage / "index_to_name.json").write_text(text, encoding="utf-8")
     for name, path in spec.source.files.items():

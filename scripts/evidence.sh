@@ -4,7 +4,7 @@
 #
 #   scripts/evidence.sh             all steps, about 90 minutes; a result that is there is not measured again
 #   scripts/evidence.sh --step N    one step:
-#                                     1 speed   2 number of clients   3 kills, reloads and ends
+#                                     1 speed   2 number of clients and models   3 kills, reloads and ends
 #                                     4 faults and hosts   5 attacks   6 long load
 #   scripts/evidence.sh --dry-run   print what would be run, and for how long
 #   scripts/evidence.sh --try       everything, as short as possible
@@ -62,7 +62,15 @@ for size in 55k 1200k; do
   compare 1 "door-$size.json" "${turns[@]}" --workload "photos-$size" --servers "$door" \
     --baseline mosec-nginx
 done
+compare 1 resnet50.json "${turns[@]}" --model resnet50 --workload photos-55k --rounds 3 \
+  --servers "$direct,torchserve-fixed"
+compare 1 as-it-is.json "${turns[@]}" --workload photos-55k --workload photos-1200k --rounds 4 \
+  --servers torchserve-stock,granian-stock,offpath-granian-direct --baseline torchserve-stock \
+  --variant 'torchserve-passive=torchserve-stock:env.OMP_WAIT_POLICY=passive'
 
+compare 2 models.json "${turns[@]}" --workload photos-55k --servers offpath-granian \
+  --variant '2 models=offpath-granian:models=2' --variant '4 models=offpath-granian:models=4' \
+  --baseline offpath-granian
 compare 2 clients.json --workload photos-55k --servers "$growing" --clients 1,8,32,128,512 \
   --warm-up 8 --seconds 5 --rounds 1
 
@@ -81,7 +89,9 @@ for server in torchserve granian; do
   trial 5 "attacks-$server.txt" $long/test_attacks.py -k "$server"
   OFFPATH_SOAK_MINUTES=${OFFPATH_SOAK_MINUTES:-5} trial 6 "soak-$server.txt" $long/test_soak.py -k "$server"
 done
+trial 5 cost.txt $long/test_worst_cost.py
 trial 6 log.txt $long/test_log_rounds.py $long/test_log_outage.py
+trial 6 batch.txt $long/test_offline_rate.py
 
 [ -n "$dry" ] || print_tables >"$out/tables.md"
 exit "$failed"

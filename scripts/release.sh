@@ -105,6 +105,7 @@ list_left() {
     echo "    $name@$action    git ls-remote https://github.com/$name $action"
   done
   echo "- at the package index, once: trust this repository, workflow release.yml, environment pypi"
+  echo "- in CITATION.cff: date-released, the date of the changelog's heading"
   echo "- git tag -s v$VERSION && git push origin v$VERSION    (.github/workflows/release.yml then publishes)"
 }
 

@@ -25,7 +25,7 @@ has_room_for_bodies() {
   [ "$(df --output=avail -m /dev/shm 2>/dev/null | tail -1)" -ge "$SHM_MB" ] 2>/dev/null
 }
 
-ensure_venv serve,front
+ensure_venv serve,front,granian
 ensure_java
 if ! is_archive_current; then
   say "building $ARCHIVE"

@@ -63,7 +63,7 @@ SERVER_OPTIONS = (
     envvar="OFFPATH_SERVER",
     show_default=True,
     help="Server around the archives; also OFFPATH_SERVER. granian needs no Java "
-    "(docs/after-torchserve.md).",
+    "(docs/granian.md).",
 )
 @add_options(*LISTEN_OPTIONS)
 @METRICS_PORT

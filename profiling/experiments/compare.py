@@ -337,6 +337,7 @@ class Comparison:
             url,
             self._bodies.paths(self._workloads[cell.workload], adapter.call),
             cell.clients,
+            more_paths=adapter.call.more_paths,
             headers=adapter.call.all_headers,
             warm_up_s=warm_up_s,
         )

@@ -24,11 +24,13 @@ class Call:
         wrap: turns the photograph into the body (an envelope around it), before the run.
         read_reply: reads the body of a 200 as label -> probability, with at least the best label;
             raises ValueError, KeyError or TypeError on anything else.
+        more_paths: paths that take requests in turn with the server's own, for several models.
     """
 
     headers: Mapping[str, str] = field(default_factory=dict)
     wrap: Callable[[bytes], bytes] | None = None
     read_reply: Callable[[bytes], dict[str, float]] = read_labels
+    more_paths: tuple[str, ...] = ()
 
     @property
     def all_headers(self) -> dict[str, str]:

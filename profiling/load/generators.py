@@ -11,7 +11,6 @@ replies.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib.util
 import json
@@ -25,7 +24,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 
 from offpath.errors import ExpectedError, MissingPackage, WrongOption
@@ -37,6 +35,7 @@ from offpath.profiling.load.window import (
     LoadSample,
     Watcher,
     WindowLoad,
+    wait_until_drained,
 )
 
 CHILD = "offpath.profiling.load.locust_child"
@@ -49,9 +48,11 @@ local requests, turn = {}, 0
 init = function(args)
   for path in io.lines("%(list)s") do
     local file = io.open(path, "rb")
-    requests[#requests + 1] = wrk.format(
-      "POST", nil, {%(headers)s}, file:read("*a"))
+    local body = file:read("*a")
     file:close()
+    for _, url_path in ipairs({%(url_paths)s}) do
+      requests[#requests + 1] = wrk.format("POST", url_path, {%(headers)s}, body)
+    end
   end
 end
 request = function()
@@ -103,7 +104,8 @@ class LocustGenerator:
 def follow(child: subprocess.Popen[str], load: WindowLoad, watcher: Watcher) -> LoadSample:
     if child.stdin is None or child.stdout is None or child.stderr is None:
         raise RuntimeError("the load generator was started without pipes")
-    content = dataclasses.asdict(load) | {"paths": [str(path) for path in load.paths]}
+    paths = [str(path) for path in load.paths]
+    content = dataclasses.asdict(load) | {"paths": paths, "url_paths": load.url_paths}
     child.stdin.write(json.dumps(content))
     child.stdin.close()
     for line in child.stdout:
@@ -155,23 +157,6 @@ class WrkGenerator:
                 wait_until_drained(load)
 
 
-def wait_until_drained(load: WindowLoad) -> None:
-    """Sends one request and waits for its reply.
-
-    wrk leaves its last requests behind, one per client, and the server still works on them, so the
-    next run would wait for them. A request that comes later is answered after them.
-    """
-    with contextlib.suppress(httpx.HTTPError):  # the watcher notices a server that died
-        httpx.post(
-            load.url,
-            content=load.paths[0].read_bytes(),
-            headers=dict(load.headers),
-            timeout=load.timeout_s,
-            trust_env=False,
-            verify=False,
-        )
-
-
 def write_script(load: WindowLoad, folder: Path) -> None:
     paths = [str(path.resolve()) for path in load.paths]
     random.Random(0).shuffle(paths)
@@ -180,6 +165,7 @@ def write_script(load: WindowLoad, folder: Path) -> None:
         "list": folder / "list.txt",
         "out": folder / "out.json",
         "headers": format_headers(load.headers),
+        "url_paths": ", ".join(map(json.dumps, load.url_paths)),
     }
     (folder / "load.lua").write_text(script)
 

@@ -109,7 +109,7 @@ def make_user(load: dict[str, Any], arrivals: Arrivals | None) -> type[FastHttpU
     """Returns the user class; all clients post the photographs in turn from one sequence."""
     bodies = [Path(path).read_bytes() for path in load["paths"]]
     random.Random(0).shuffle(bodies)
-    sequence = itertools.cycle(bodies)
+    sequence = itertools.cycle(itertools.product(bodies, load["url_paths"]))
     url = urlsplit(load["url"])
     headers = load["headers"]
 
@@ -123,8 +123,9 @@ def make_user(load: dict[str, Any], arrivals: Arrivals | None) -> type[FastHttpU
         def post(self) -> None:
             context = {"arrival": arrivals.queue.get()} if arrivals else {}
             # locust: its annotation forgets bytes, which it documents.
-            body: Any = next(sequence)
-            response = self.client.post(url.path, data=body, headers=headers, context=context)
+            body: Any
+            body, path = next(sequence)
+            response = self.client.post(path, data=body, headers=headers, context=context)
             if not response.status_code:
                 gevent.sleep(PAUSE_AFTER_NO_REPLY_S)
 

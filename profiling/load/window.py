@@ -17,6 +17,7 @@ should last seconds. An ended process counts as 0, so its group's figure falls v
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections import defaultdict
@@ -24,7 +25,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
+import httpx
 import psutil
 
 from offpath.errors import ExpectedError
@@ -72,6 +75,7 @@ class WindowLoad(Load):
 
     Attributes:
         paths: files with the bodies, sent in turn, in an order that is always the same.
+        more_paths: paths of the server that take requests in turn with that of `url`.
         clients: number of clients that wait for a reply at the same time. In the open loop, number
             of connections; a due request takes a free one.
         timeout_s: a request without a reply after this time counts as failed.
@@ -81,9 +85,14 @@ class WindowLoad(Load):
     url: str
     paths: tuple[Path, ...]
     clients: int
+    more_paths: tuple[str, ...] = ()
     headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": IMAGE_CONTENT_TYPE})
     timeout_s: float = 120.0
     longest_s: float = 60.0
+
+    @property
+    def url_paths(self) -> list[str]:
+        return [urlsplit(self.url).path, *self.more_paths]
 
 
 @dataclass(frozen=True)
@@ -150,6 +159,24 @@ class RunningServer(Protocol):
 
     def log_path(self) -> Path:
         """Returns the file that may say why the server died."""
+
+
+def wait_until_drained(load: WindowLoad) -> None:
+    """Sends one request and waits for its reply.
+
+    Generators leave their last requests behind, one per client, and the server still works on them.
+    The next window would wait for them, or another server's would share the cores with them. A
+    request that comes later is answered after them.
+    """
+    with contextlib.suppress(httpx.HTTPError):  # the watcher notices a server that died
+        httpx.post(
+            load.url,
+            content=load.paths[0].read_bytes(),
+            headers=dict(load.headers),
+            timeout=load.timeout_s,
+            trust_env=False,
+            verify=False,
+        )
 
 
 def add_up(groups: Groups, of_process: Callable[[int], float]) -> dict[str, float]:
@@ -260,6 +287,7 @@ def measure_load(
         "pss_bytes": add_up(own, read_pss_bytes),
         "gpu": watcher.summarise_gpu(gpu.readings),
     }
+    wait_until_drained(load)
     return {
         **name_figures(sample, cpu_s),
         **{

@@ -9,6 +9,7 @@ SERVER is a TorchServe of the registry. Each KEY changes one thing; everything e
 SERVER:
 
 - a key of config.properties; `vmargs` replaces all of Java's options, `vmargs+` adds options;
+- models: how many models are served from the archive; requests go to them in turn;
 - model.batch_size, model.max_batch_delay_ms, model.workers: settings of the archive;
 - handler.SETTING: a setting of our handler, with a value as in YAML;
 - env.NAME: a variable of the server and its workers.
@@ -39,7 +40,7 @@ from offpath.profiling.servers.ray_serve import RayServe
 from offpath.profiling.servers.tf_serving import TfServing
 from offpath.profiling.servers.torchserve import (
     TorchServeAdapter,
-    make_stock,
+    as_it_is,
     make_stock_fixed,
     naive,
     ours,
@@ -56,7 +57,8 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {
     "offpath-s3": ours("offpath-s3", has_store=True),
     "torchserve-naive": naive("torchserve-naive"),
     "torchserve-naive-s3": naive("torchserve-naive-s3", has_store=True),
-    "torchserve-stock": make_stock,
+    "torchserve-stock": as_it_is("torchserve-stock"),
+    "granian-stock": as_it_is("granian-stock", server="granian"),
     "torchserve-fixed": make_stock_fixed,
     "triton": Triton,
     "triton-offpath-decode": TritonOffpathDecode,
@@ -79,8 +81,9 @@ ENVIRONMENTS: dict[str, Environment] = {
     for name, make in SERVERS.items()
     if (environment := getattr(make, "environment", None)) is not None
 }
+MOST_MODELS = 64
 FORM = "NAME=SERVER:KEY=VALUE;KEY=VALUE"
-VMARGS, MORE_VMARGS = "vmargs", "vmargs+"
+VMARGS, MORE_VMARGS, MODELS = "vmargs", "vmargs+", "models"
 # The keys of TorchServe's ConfigManager.java that a benchmark can vary. It sets addresses, ports,
 # model store and models itself.
 CONFIG_KEYS = frozenset("""
@@ -98,7 +101,7 @@ MODEL_KEYS = {
     "max_batch_delay_ms": (KEYS["max_batch_delay_ms"],),
     "workers": (KEYS["min_workers"], KEYS["max_workers"]),
 }
-KNOWN = (*sorted(CONFIG_KEYS), *(f"model.{name}" for name in MODEL_KEYS))
+KNOWN = (MODELS, *sorted(CONFIG_KEYS), *(f"model.{name}" for name in MODEL_KEYS))
 
 
 def make_servers(
@@ -184,6 +187,7 @@ def apply_override(server: Adapter, name: str, settings: Mapping[str, str]) -> T
     if of["handler"] and "handler" not in asked:
         raise WrongOption(f"variant {name!r}: {server.name!r} does not have our handler")
     archive = change_archive(asked, of["model"], of["handler"])
+    server = with_models(server, name, of["config"].pop(MODELS, "1"))
     return replace(
         server,
         name=name,
@@ -194,6 +198,14 @@ def apply_override(server: Adapter, name: str, settings: Mapping[str, str]) -> T
         overrides={**server.overrides, **change_config(server, of["config"])},
         env={**server.env, **of["env"]},
     )
+
+
+def with_models(server: TorchServeAdapter, name: str, count: str) -> TorchServeAdapter:
+    if count not in map(str, range(1, MOST_MODELS + 1)):
+        raise WrongOption(f"variant {name!r}: models is {count!r}, expected 1 to {MOST_MODELS}")
+    server = replace(server, models=int(count))
+    more = tuple(f"/predictions/{model}" for model in server.names[1:])
+    return replace(server, call=replace(server.call, more_paths=more))
 
 
 def change_config(server: TorchServeAdapter, config: dict[str, str]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """TorchServe and Granian under test, with or without the front door.
 
-TorchServe runs our archive, the stock handler and a typical first one; Granian runs our archive.
+Both run our archive and the stock handler's; TorchServe also runs a typical first handler.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ class TorchServeAdapter(Adapter):
         batch_size: see `Adapter`; wins over `archive_settings`.
         has_store: start a stand-in for S3 beside the server.
         has_door: start our front door, nginx, before the server.
+        models: how many models have this archive; requests go to them in turn.
     """
 
     name: str
@@ -112,6 +113,7 @@ class TorchServeAdapter(Adapter):
     batch_size: int = BATCH_SIZE
     has_store: bool = False
     has_door: bool = False
+    models: int = 1
     _store: Path | None = None
 
     @property
@@ -126,7 +128,12 @@ class TorchServeAdapter(Adapter):
             "env": dict(self.env),
             **(store if self.has_store else {}),
             **({"front": f"nginx {find_nginx().version_text}"} if self.has_door else {}),
+            **({"models": self.models} if self.models > 1 else {}),
         }
+
+    @property
+    def names(self) -> list[str]:
+        return [archives.NAME, *(f"{archives.NAME}{n}" for n in range(2, self.models + 1))]
 
     @property
     def config(self) -> dict[str, Any]:
@@ -177,7 +184,7 @@ class TorchServeAdapter(Adapter):
             raise RuntimeError(f"server {self.name!r} was started before prepare()")
         return ServerSettings(
             model_store=self._store,
-            models=(f"{archives.NAME}={ARCHIVE}",),
+            models=tuple(f"{name}={ARCHIVE}" for name in self.names),
             server=self.server,
             stock=self.stock,
             inference_port=0,
@@ -221,12 +228,13 @@ def naive(name: str, has_store: bool = False) -> Make:
     )
 
 
-def make_stock(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
-    """The stock image_classifier on TorchServe's defaults: no batching, its logging, its JVM."""
-    return TorchServeAdapter(
-        "torchserve-stock",
+def as_it_is(name: str, **settings: Any) -> Make:
+    """Returns the maker of the stock image_classifier on a server's defaults, without batches."""
+    return lambda model, _: TorchServeAdapter(
+        name,
         lambda folder, _: archives.build_stock(model, None, folder),
         stock=True,
+        **settings,
     )
 
 

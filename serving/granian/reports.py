@@ -149,7 +149,8 @@ class Reports:
             # As TorchServe spells its own label and the handler's.
             host = "hostname" if name.startswith("ts_") else "Hostname"
             pairs = (*labels, (host, self._host_name))
-            text = ",".join(f"{key}={json.dumps(text)}" for key, text in pairs)
+            # With a comma at the end, as TorchServe writes it.
+            text = "".join(f"{key}={json.dumps(text)}," for key, text in pairs)
             lines.append(f"{name}{{{text}}} {value}\n")
         return "".join(lines)
 

@@ -1,7 +1,8 @@
 """Memory for the bodies of the requests that a worker has.
 
 Without the front door, a client that sends a part of a body and then stops would keep its memory.
-So an upload has a time limit, and where memory is short the oldest of the slow uploads make room.
+So an upload has a time limit, and where memory is short, slow uploads and those that are much
+larger than the new body make room, the oldest first.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from offpath.serving.service.messages import Refused
 
 # Seconds after which an upload is slow: it ends when its memory is needed.
 SLOW_S = 1.0
+# An upload with so many times the bytes of another body ends when that needs its memory, however
+# young it is: a flood can fill the memory before any upload is slow.
+MUCH_LARGER = 16
 # Seconds after which an upload ends if nothing of it has arrived.
 FIRST_S = 10.0
 # Seconds after which an upload ends in any case. An image of 30 MB needs 0.25 MB/s.
@@ -80,13 +84,13 @@ class BodyMemory:
         return self._bytes > body.size and self._bytes + size > self._most_bytes
 
     def _make_room(self, body: Body, size: int) -> None:
-        """Ends slow uploads, the oldest first, until `size` more bytes of `body` fit."""
-        latest_s = self._clock() - SLOW_S
+        """Ends slow or much larger uploads, the oldest first, until `size` more bytes fit."""
+        latest_s, large = self._clock() - SLOW_S, MUCH_LARGER * (body.size + size)
         for other in list(self._uploads):
             # An upload that is slower than the others does not end them.
-            if other is body or other.began_s > latest_s or not self._lacks(body, size):
+            if other is body or not self._lacks(body, size):
                 break
-            if other.size:
+            if other.size and (other.began_s <= latest_s or other.size >= large):
                 self._end(other, BUSY)
         if self._lacks(body, size):
             raise Refused(BUSY)

@@ -146,6 +146,7 @@ class ModelService:
         self._batches = BatchQueue(
             self._handle, settings.batch_size, settings.max_batch_delay_ms / 1000
         )
+        self._reading = asyncio.Lock()
         # Of `answer_batch`; its thread starts with the first batch.
         self._pool = ThreadPoolExecutor(1, "batch")
         self._late: Future[list[Reply]] | None = None
@@ -222,14 +223,16 @@ class ModelService:
         if read is None:  # the handler opens a named body
             (reply,) = await self._answer([replace(request, body=content)], began_s)
             return reply
-        if is_named:
-            content = open_body(headers)
         # Others keep half of the queue, because the door counts this as one request.
         most = min(MOST_INSTANCES, max(1, self._settings.most_requests // 2))
         self._add(1)
         try:
-            # In a thread, because a large one takes long.
-            inference = await asyncio.to_thread(read, content, headers, most)
+            # In a thread, because a large one takes long; one by one, because a text may take six
+            # times the memory of its body.
+            async with self._reading:
+                if is_named:
+                    content = open_body(headers)
+                inference = await asyncio.to_thread(read, content, headers, most)
         finally:
             self._add(-1)
         del content  # whose memory is held for the images from now on

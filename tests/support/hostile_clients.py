@@ -1,23 +1,108 @@
-"""Hostile and broken clients of a front door, whatever server is behind it."""
+"""Hostile and broken clients of a server, whatever it is, with and without a front door."""
 
 from __future__ import annotations
 
+import base64
 import random
 import socket
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
 
 import httpx
 
 from tests.support.eventually import MOST_S, eventually
-from tests.support.front import FrontProcess
 from tests.support.images import jpeg
 
 PATH = "/predictions/near-free"
 LARGE = jpeg(size=(2048, 1365))
 RANDOM_REQUESTS = 300
+# Of the JSON before the binary data of V2; spaces fill it up.
+JSON_BYTES = 200
 
 
-def connect(door: FrontProcess) -> socket.socket:
+class Target(Protocol):
+    """A server under attack: a `FrontProcess`, or one without a door, whose `bodies` are empty."""
+
+    url: str
+    bodies: Path
+
+    def python_workers(self) -> list[int]: ...
+
+    def nginx_workers(self) -> list[int]: ...
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of request with one image.
+
+    Attributes:
+        path: its path, for the model `near-free`.
+        wrap: makes a body of an image.
+        headers: sent with it.
+        fine: statuses that an image may get.
+        bad: statuses that a body which is no image may get.
+    """
+
+    path: str
+    wrap: Callable[[bytes], bytes]
+    headers: dict[str, str] = field(default_factory=dict)
+    fine: tuple[int, ...] = (200,)
+    bad: tuple[int, ...] = (415,)
+
+    @property
+    def is_of_kserve(self) -> bool:
+        return self.path != PATH
+
+    @property
+    def is_prediction(self) -> bool:
+        return self.fine == (200,)
+
+    def head(self, length: int, *lines: str) -> bytes:
+        own = [f"{name}: {value}" for name, value in self.headers.items()]
+        head = [f"POST {self.path} HTTP/1.1", "Host: x", f"Content-Length: {length}", *own, *lines]
+        return "\r\n".join([*head, "", ""]).encode()
+
+    def request(self, image: bytes) -> bytes:
+        """Returns a whole request."""
+        body = self.wrap(image)
+        return self.head(len(body)) + body
+
+    def post(self, url: str, image: bytes, **headers: str) -> httpx.Response:
+        """Sends an image to a server's base URL."""
+        headers = {**self.headers, **headers}
+        content = self.wrap(image)
+        target = url + self.path
+        return httpx.post(target, content=content, headers=headers, trust_env=False, timeout=MOST_S)
+
+
+def wrap_v1(image: bytes) -> bytes:
+    return b'{"instances": [{"data": "%b"}]}' % base64.b64encode(image)
+
+
+def wrap_v2(image: bytes) -> bytes:
+    parameters = b'{"binary_data_size": %d}' % (len(image) + 4)
+    tensor = b'{"name": "x", "shape": [1], "datatype": "BYTES", "parameters": %b}' % parameters
+    text = b'{"inputs": [%b]}' % tensor
+    return text.ljust(JSON_BYTES) + len(image).to_bytes(4, "little") + image
+
+
+OF_TORCHSERVE = Form(PATH, bytes)
+LENGTH = {"Inference-Header-Content-Length": str(JSON_BYTES)}
+FORMS = {
+    "predictions": OF_TORCHSERVE,
+    "v1": Form("/v1/models/near-free:predict", wrap_v1),
+    # Closed at some doors, and otherwise open for a quarter of a worker's time.
+    "v1-explain": Form(
+        "/v1/models/near-free:explain", wrap_v1, {}, (200, 403, 429), (403, 415, 429)
+    ),
+    "v2": Form("/v2/models/near-free/infer", wrap_v2, LENGTH),
+}
+
+
+def connect(door: Target) -> socket.socket:
     url = httpx.URL(door.url)
     connection = socket.create_connection((url.host, url.port))
     connection.settimeout(MOST_S)
@@ -25,44 +110,52 @@ def connect(door: FrontProcess) -> socket.socket:
 
 
 def head_of(length: int, *lines: str) -> bytes:
-    head = [f"POST {PATH} HTTP/1.1", "Host: x", f"Content-Length: {length}", *lines]
-    return "\r\n".join([*head, "", ""]).encode()
+    return OF_TORCHSERVE.head(length, *lines)
 
 
 def status_of(answer: bytes) -> int:
     return int(answer.split(b" ", 2)[1])
 
 
-def leave(door: FrontProcess, body: bytes) -> None:
-    """Forty clients send a body and leave."""
+def leave(door: Target, form: Form, image: bytes) -> None:
+    """Forty clients send an image and leave."""
     for _ in range(40):
         with connect(door) as connection:
-            connection.sendall(head_of(len(body)) + body)
+            connection.sendall(form.request(image))
 
 
-def check_clients_that_leave(door: FrontProcess) -> None:
+def check_cut_off_bodies(door: Target, form: Form) -> None:
+    body = form.wrap(LARGE)
+    for _ in range(20):
+        with connect(door) as connection:
+            connection.sendall(form.head(len(body)) + body[: len(body) // 2])
+    eventually(lambda: not list(door.bodies.iterdir()))
+    assert form.post(door.url, LARGE).status_code in form.fine
+
+
+def check_clients_that_leave(door: Target, form: Form) -> None:
     workers = door.python_workers()
-    leave(door, LARGE)
-    answer = httpx.post(door.url + PATH, content=LARGE, trust_env=False)
-    assert answer.status_code == 200
+    leave(door, form, LARGE)
+    assert form.post(door.url, LARGE).status_code in form.fine
     assert door.python_workers() == workers
     eventually(lambda: not list(door.bodies.iterdir()))
 
 
-def check_pipelining(door: FrontProcess) -> None:
-    other = b"no image"
+def check_pipelining(door: Target, form: Form) -> None:
     with connect(door) as connection:
-        connection.sendall((head_of(len(LARGE)) + LARGE + head_of(len(other)) + other) * 4)
+        connection.sendall((form.request(LARGE) + form.request(b"no image")) * 4)
         received = b""
         while received.count(b"HTTP/1.1 ") < 8 or not received.endswith(b"}"):
             received += connection.recv(65536)
     statuses = [status_of(part) for part in received.split(b"HTTP/1.1")[1:]]
-    assert statuses == [200, 415] * 4
+    assert len(statuses) == 8 and set(statuses[::2]) <= {*form.fine}, statuses
+    assert set(statuses[1::2]) <= {*form.bad}, statuses
 
 
-def make_request(generator: random.Random) -> bytes:
+def make_request(generator: random.Random, form: Form) -> bytes:
     methods = ["POST", "PUT", "GET", "HEAD", "OPTIONS", "DELETE", "POST", "BREW"]
-    paths = [PATH, "/ping", "/", "/predictions/", "/predictions/%2e%2e/models", PATH]
+    path = form.path
+    paths = [path, "/ping", "/", "/predictions/", "/predictions/%2e%2e/models", path]
     lines = [f"{generator.choice(methods)} {generator.choice(paths)} HTTP/1.1", "Host: x"]
     extra = [
         "Content-Type: multipart/form-data; boundary=x",
@@ -76,7 +169,8 @@ def make_request(generator: random.Random) -> bytes:
         "X: " + "a" * generator.randint(1, 5000),
     ]
     lines += generator.sample(extra, generator.randint(0, 3))
-    body = generator.randbytes(generator.choice([0, 10, 1000, 300_000]))
+    body = form.wrap(generator.randbytes(generator.choice([0, 10, 1000, 300_000])))
+    lines += [f"{name}: {value}" for name, value in form.headers.items()]
     if generator.random() < 0.7:
         lines.append(f"Content-Length: {len(body)}")
     request = "\r\n".join([*lines, "", ""]).encode() + body
@@ -86,12 +180,12 @@ def make_request(generator: random.Random) -> bytes:
     return request
 
 
-def send_random(door: FrontProcess, seed: int) -> int | None:
+def send_random(door: Target, form: Form, seed: int) -> int | None:
     """Returns the answer's status; None if the door closes the connection or waits for more."""
     with connect(door) as connection:
         connection.settimeout(0.7)
         try:
-            connection.sendall(make_request(random.Random(seed)))
+            connection.sendall(make_request(random.Random(seed), form))
             answer = connection.recv(4096)
             if answer.startswith(b"HTTP/1.1 100"):
                 answer = connection.recv(4096)
@@ -100,18 +194,21 @@ def send_random(door: FrontProcess, seed: int) -> int | None:
     return status_of(answer) if answer.startswith(b"HTTP/1.1 ") else None
 
 
-def send_randoms(door: FrontProcess, count: int) -> set[int | None]:
+def send_randoms(door: Target, count: int, form: Form = OF_TORCHSERVE) -> set[int | None]:
     """Sends random requests, checks that no process died, and returns the statuses."""
     workers, nginx = door.python_workers(), door.nginx_workers()
     with ThreadPoolExecutor(16) as pool:
-        statuses = set(pool.map(lambda seed: send_random(door, seed), range(count)))
+        statuses = set(pool.map(lambda seed: send_random(door, form, seed), range(count)))
     assert door.python_workers() == workers
     assert door.nginx_workers() == nginx
     eventually(lambda: not list(door.bodies.iterdir()))
     return statuses
 
 
-def check_random_requests(door: FrontProcess) -> None:
-    statuses = send_randoms(door, RANDOM_REQUESTS)
-    assert 415 in statuses and 400 in statuses
+def check_random_requests(door: Target, form: Form) -> None:
+    statuses = send_randoms(door, RANDOM_REQUESTS, form)
+    assert {*form.bad} & statuses and 400 in statuses
     assert not {s for s in statuses if s and s >= 500}, statuses
+
+
+CHECKS = [check_cut_off_bodies, check_clients_that_leave, check_pipelining, check_random_requests]

@@ -95,6 +95,19 @@ def test_a_watcher_that_raises_ends_the_load(send):
             send(server.url, seconds=60, watcher=Impatient())
 
 
+@pytest.mark.parametrize("generator", ["locust", pytest.param("wrk", marks=needs_wrk)])
+def test_several_paths_take_requests_in_turn(send, generator):
+    with answering_server() as answers:
+        first = f"{answers.url}/models/1"
+        sample = send(first, generator, clients=1, more_paths=("/models/2", "/models/3"))
+    paths = [path for path, _, _ in answers.requests]
+    assert sample.ok > 3
+    # wrk asks its script for one request before it sends any.
+    assert paths[0] in ("/models/1", "/models/2")
+    begin = int(paths[0][-1]) - 1
+    assert paths == [f"/models/{1 + (begin + n) % 3}" for n in range(len(paths))]
+
+
 @needs_wrk
 def test_wrk_agrees_with_the_server(send):
     with run_known_server(Behaviour((0.1,), 10)) as server:

@@ -11,7 +11,7 @@ import pytest
 from offpath.errors import ExpectedError
 from offpath.profiling.profilers.handler_process import HandlerSpec, Job, Profile, profile_handler
 from offpath.profiling.profilers.profile_experiment import write_entry
-from offpath.profiling.profilers.threads import FlameCollector
+from offpath.profiling.profilers.threads import GRAPH_FIRST, TREE_FIRST, FlameCollector
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 PLANTED = Path(__file__).with_name("planted_handler.py")
@@ -73,12 +73,22 @@ def test_lines_names_the_lines_with_the_mistakes(profile):
     assert "Planted.initialize" not in by_function
 
 
-def test_no_name_ends_the_script_of_a_flame_graph(tmp_path):
-    collector, page = FlameCollector("</script><b>"), tmp_path / "flame.html"
+def flame_page(folder, title):
+    collector, page = FlameCollector(title), folder / "flame.html"
     with collector.watching():
         time.sleep(0.02)  # Something to sample.
     collector.finish(str, page)
-    assert "</script><b>" not in page.read_text(encoding="utf-8")
+    return page.read_text(encoding="utf-8")
+
+
+def test_no_name_ends_the_script_of_a_flame_graph(tmp_path):
+    assert "</script><b>" not in flame_page(tmp_path, "</script><b>")
+
+
+def test_the_page_of_a_flame_graph_opens_with_it(tmp_path):
+    # Another pyinstrument may name its views differently.
+    page = flame_page(tmp_path, "handle")
+    assert GRAPH_FIRST in page and TREE_FIRST not in page
 
 
 @pytest.mark.parametrize(

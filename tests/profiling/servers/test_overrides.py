@@ -56,6 +56,13 @@ def test_settings_of_the_archive_are_changed_and_the_others_stay(make, model):
     assert "handler" not in make("a=torchserve-fixed:model.batch_size=2").config
 
 
+def test_several_models_share_an_archive_and_the_requests(make):
+    three = make("a=offpath-granian:models=3")
+    assert three.names == ["classifier", "classifier2", "classifier3"]
+    assert three.call.more_paths == ("/predictions/classifier2", "/predictions/classifier3")
+    assert three.settings["models"] == 3
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -79,6 +86,7 @@ def test_settings_of_the_archive_are_changed_and_the_others_stay(make, model):
         ),
         pytest.param("a=offpath:model.batchsize=1", "no setting 'model.batchsize'", id="model"),
         pytest.param("a=offpath:handler.no=1", "'no'", id="handler"),
+        pytest.param("a=offpath:models=0", "models is '0', expected 1 to 64", id="models"),
         pytest.param("a=offpath:model.batch_size=0", "batchSize is 0", id="value"),
         pytest.param("a=offpath:handler.engine={", "engine", id="not-yaml"),
         pytest.param(

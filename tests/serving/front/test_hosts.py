@@ -21,6 +21,8 @@ from tests.support.answering_server import Answers, answering_server
 from tests.support.eventually import eventually
 from tests.support.front import read_counts
 
+# Of TorchServe's API, and of KServe's protocols.
+PATHS = ["/predictions/m", "/v1/models/m:predict", "/v2/models/m/infer"]
 # In nginx's own memory, and as a file.
 BODIES = [b"s" * 55_000, b"l" * 900_000]
 OWN_ID = "0b5c1d3e-0000-4000-8000-000000000000"
@@ -39,8 +41,8 @@ class Hosts:
         self.session = SeveralHostsSession(FRONT, behind, View())
         self.session.start()
 
-    def post(self, body: bytes = b"image", model: str = "m", **headers: str) -> httpx.Response:
-        url = f"{self.session.door.url}/predictions/{model}"
+    def post(self, body: bytes = b"image", path: str = PATHS[0], **headers: str) -> httpx.Response:
+        url = self.session.door.url + path
         return httpx.post(url, content=body, headers=headers, trust_env=False)
 
     def ping(self) -> int:
@@ -77,11 +79,14 @@ def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
 
 
 @pytest.mark.parametrize("status", [0, 502, 503])
-def test_request_that_one_host_did_not_answer_goes_to_another(hosts: Hosts, status: int) -> None:
+@pytest.mark.parametrize("path", PATHS)
+def test_request_that_one_host_did_not_answer_goes_to_another(
+    hosts: Hosts, path: str, status: int
+) -> None:
     failing, other = hosts.both
     failing.status = status
     other.headers = {"x-request-id": OWN_ID}
-    answers = [hosts.post(body) for body in 4 * BODIES]
+    answers = [hosts.post(body, path) for body in 4 * BODIES]
     assert {answer.status_code for answer in answers} == {200}
     # The record that the answer belongs to is the other host's.
     assert {answer.headers["x-request-id"] for answer in answers} == {OWN_ID}
@@ -101,12 +106,13 @@ def test_silent_host_costs_a_request_one_time_out(hosts: Hosts) -> None:
     assert asked and asked <= Counter(2 * BODIES)
 
 
-def test_error_answers_of_a_host_are_not_retried(hosts: Hosts) -> None:
+@pytest.mark.parametrize("path", PATHS)
+def test_error_answers_of_a_host_are_not_retried(hosts: Hosts, path: str) -> None:
     statuses = [400, 415, 429, 500, 504]
     for status in statuses:
         for host in hosts.both:
             host.status = status
-        assert hosts.post().status_code == status
+        assert hosts.post(path=path).status_code == status
     assert sum(len(host.requests) for host in hosts.both) == len(statuses)
 
 
@@ -176,7 +182,8 @@ def test_a_model_that_is_dead_on_every_host_costs_another_model_no_request(hosts
         host.statuses["/predictions/dead"], host.ping = 503, 503
     hosts.look()  # no host is well any more
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda model: hosts.post(model=model), ["dead", "m"] * 100))
+        paths = ["/predictions/dead", "/predictions/m"] * 100
+        answers = list(pool.map(lambda path: hosts.post(path=path), paths))
     assert Counter(answer.status_code for answer in answers[1::2]) == {200: 100}
     assert {answer.status_code for answer in answers[::2]} <= {502, 503}
 
@@ -212,10 +219,13 @@ def test_a_change_that_could_not_be_written_is_made_as_soon_as_it_can(
     assert sum("cannot be written" in text for text in said) == 1
 
 
-def test_headers_that_a_host_receives(hosts: Hosts) -> None:
-    hosts.post(**{"Authorization": "Bearer a", "describe": "1", "x-request-id": OWN_ID})
-    ((path, headers, _),) = hosts.both[0].requests + hosts.both[1].requests
-    assert path == "/predictions/m"
+@pytest.mark.parametrize("path", PATHS)
+def test_headers_that_a_host_receives(hosts: Hosts, path: str) -> None:
+    length = {"Inference-Header-Content-Length": "5"}
+    sent = {"Authorization": "Bearer a", "describe": "1", "x-request-id": OWN_ID}
+    hosts.post(path=path, **sent, **length)
+    ((asked, headers, _),) = hosts.both[0].requests + hosts.both[1].requests
+    assert asked == path and headers["inference-header-content-length"] == "5"
     # The host's own door may ask for the same tokens.
     assert headers["authorization"] == "Bearer a" and "describe" not in headers
     assert headers["x-offpath-front"] == FRONT_KEY

@@ -12,8 +12,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -23,14 +24,17 @@ import pytest
 
 from offpath.serving.check.running import check_server
 from offpath.serving.client import Client
-from tests.support.attacks import connect, head_of
+from tests.support.attacks import connect
 from tests.support.descriptors import no_new_descriptors
 from tests.support.eventually import eventually
 from tests.support.front import check_addresses, load
+from tests.support.hostile_clients import CHECKS, FORMS, Form, Target
 from tests.support.images import jpeg
 
 pytestmark = pytest.mark.server
 MOST_DESCRIPTORS = 300
+# Forms of request that every image gets an answer to.
+PREDICTIONS = [name for name, form in FORMS.items() if form.is_prediction]
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +70,32 @@ def find_workers(ready: dict) -> dict[int, str]:
     with httpx.Client(transport=transport) as client:
         (model,) = client.get("http://localhost/models/near-free").json()
     return {worker["pid"]: worker["status"] for worker in model["workers"]}
+
+
+@dataclass(frozen=True)
+class Direct:
+    """The server as a target of hostile clients; it stores no bodies."""
+
+    ready: dict
+    bodies: Path
+
+    @property
+    def url(self) -> str:
+        return self.ready["inference"]
+
+    def python_workers(self) -> list[int]:
+        return list(find_workers(self.ready))
+
+    def nginx_workers(self) -> list[int]:
+        return []
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_hostile_clients(
+    ready: dict, tmp_path: Path, form: Form, check: Callable[[Target, Form], None]
+) -> None:
+    check(Direct(ready, tmp_path), form)
 
 
 def open_connections(stack: ExitStack, url: str, count: int) -> None:
@@ -158,18 +188,21 @@ def test_a_server_outlives_a_lack_of_descriptors(ready: dict) -> None:
         pytest.param(270_000, b"431", id="beyond-the-limit"),
     ],
 )
-def test_unfinished_headers_have_a_limit(ready: dict, size: int, status: bytes) -> None:
-    url = f"{ready['inference']}/predictions/near-free"
-    with connect(url) as connection:
-        head = head_of(url, len(jpeg())).removesuffix(b"\r\n")
+@pytest.mark.parametrize("form", PREDICTIONS)
+def test_unfinished_headers_have_a_limit(ready: dict, form: str, size: int, status: bytes) -> None:
+    chosen = FORMS[form]
+    body = chosen.wrap(jpeg())
+    with connect(ready["inference"]) as connection:
+        head = chosen.head(len(body)).removesuffix(b"\r\n")
         connection.sendall(head + b"x: " + b"v" * size)
         if status == b"200":
-            connection.sendall(b"\r\n\r\n" + jpeg())
+            connection.sendall(b"\r\n\r\n" + body)
         assert connection.recv(100).startswith(b"HTTP/1.1 " + status)
 
 
-def test_uploads_that_are_cut_off_leave_nothing_in_memory(ready: dict) -> None:
-    url = f"{ready['inference']}/predictions/near-free"
+@pytest.mark.parametrize("form", PREDICTIONS)
+def test_uploads_that_are_cut_off_leave_nothing_in_memory(ready: dict, form: str) -> None:
+    url, chosen = ready["inference"], FORMS[form]
     workers = [psutil.Process(pid) for pid in find_workers(ready)]
     fds = [worker.num_fds() for worker in workers]
 
@@ -178,19 +211,22 @@ def test_uploads_that_are_cut_off_leave_nothing_in_memory(ready: dict) -> None:
             with connect(url) as connection:
                 # Small bodies are read as a whole.
                 size = 100_000 if number % 2 else 50_000
-                connection.sendall(head_of(url, size) + bytes(1000))
+                connection.sendall(chosen.head(size) + bytes(1000))
         eventually(lambda: [worker.num_fds() for worker in workers] <= fds)
         return sum(worker.memory_full_info().uss for worker in workers)
 
     before = cut_off(1500)
     assert cut_off(3000) - before < 12_000_000  # 4 kB each; one that stayed took 9 kB
-    assert httpx.post(url, content=jpeg()).status_code == 200
+    assert chosen.post(url, jpeg()).status_code == 200
 
 
-def test_bodies_that_are_declared_and_never_sent_cost_nobody_an_answer(ready: dict) -> None:
-    url = f"{ready['inference']}/predictions/near-free"
+@pytest.mark.parametrize("form", PREDICTIONS)
+def test_bodies_that_are_declared_and_never_sent_cost_nobody_an_answer(
+    ready: dict, form: str
+) -> None:
+    url, chosen = ready["inference"], FORMS[form]
     # Together 1.9 GB. The small ones fill what the large ones leave.
-    heads = [head_of(url, size) for size in [30_000_000] * 60 + [1_100_000] * 80]
+    heads = [chosen.head(size) for size in [30_000_000] * 60 + [1_100_000] * 80]
     is_over, rounds = threading.Event(), []
 
     def declare() -> None:
@@ -208,7 +244,7 @@ def test_bodies_that_are_declared_and_never_sent_cost_nobody_an_answer(ready: di
     try:
         eventually(lambda: rounds)
         bodies = (jpeg(), jpeg() + bytes(1_200_000))
-        statuses = [httpx.post(url, content=body).status_code for body in 20 * bodies]
+        statuses = [chosen.post(url, body).status_code for body in 20 * bodies]
     finally:
         is_over.set()
         client.join()

@@ -29,6 +29,7 @@ from offpath.cli import run
 from offpath.errors import WrongOption
 from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.check.running import check_server
+from offpath.serving.granian.server import show_gpus
 from offpath.serving.granian.slots import MOST_WORKERS, plan_models
 from offpath.serving.granian.worker import choose_gpu
 from offpath.serving.server.served_model import ServedModel
@@ -42,11 +43,7 @@ from tests.support.front import (
     send_hostile_user_ids,
 )
 from tests.support.granian import GranianProcess, granian
-from tests.support.hostile_clients import (
-    check_clients_that_leave,
-    check_pipelining,
-    check_random_requests,
-)
+from tests.support.hostile_clients import CHECKS, FORMS, Form, Target
 from tests.support.images import jpeg
 from tests.support.obedient_model import BATCH, BREAK, FOR_EVER, HANG, WORKERS, Flag, build_obedient
 from tests.support.photographs import PHOTOGRAPHS, encode
@@ -154,13 +151,12 @@ def test_paths(door: GranianProcess, method: str, path: str, status: int) -> Non
         assert re.fullmatch("[0-9a-f-]{36}", reply.headers["x-request-id"])
 
 
-@pytest.mark.parametrize(
-    "check",
-    [check_clients_that_leave, check_pipelining, check_random_requests],
-    ids=lambda check: check.__name__,
-)
-def test_hostile_clients(door: GranianProcess, check: Callable[[GranianProcess], None]) -> None:
-    check(door)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_hostile_clients(
+    door: GranianProcess, form: Form, check: Callable[[Target, Form], None]
+) -> None:
+    check(door, form)
 
 
 def test_a_killed_worker_costs_its_requests_at_most_and_is_replaced(
@@ -634,3 +630,23 @@ def test_workers_take_gpus_as_torchserves_do(
         choose_gpu(replace(model, settings=replace(settings, device_type="cpu")), numbers[0])
         is None
     )
+
+
+@pytest.mark.parametrize(
+    ("number", "visible", "expected"),
+    [
+        pytest.param(None, "0,1", None, id="not-given"),
+        pytest.param("0", None, "", id="none"),
+        pytest.param("2", None, "0,1", id="first"),
+        pytest.param("1", "3,1", "3", id="of-those-visible"),
+        pytest.param("9", "3,1", "3,1", id="more-than-there-are"),
+    ],
+)
+def test_number_of_gpu_hides_the_others(
+    monkeypatch: pytest.MonkeyPatch, number: str | None, visible: str | None, expected: object
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    shown = show_gpus(number)
+    assert shown == {} if number is None else shown == {"CUDA_VISIBLE_DEVICES": expected}

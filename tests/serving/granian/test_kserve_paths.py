@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,10 @@ from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
 from offpath.serving.server.server_settings import ServerSettings
+from offpath.serving.service.kserve import LENGTH_HEADER
 from offpath.serving.session import make_server
-from tests.support.eventually import eventually
+from tests.fuzz.costly_requests import PALETTE, png
+from tests.support.eventually import MOST_S, eventually
 from tests.support.front import FrontProcess, log_variables
 from tests.support.granian import GranianProcess, granian
 from tests.support.images import npy
@@ -93,6 +95,13 @@ def url(request: pytest.FixtureRequest) -> str:
 def predict(url: str, image: bytes) -> dict[str, float]:
     answer: dict[str, float] = httpx.post(f"{url}/predictions/plain", content=image).json()
     return answer
+
+
+def nest(content: bytes, times: int) -> bytes:
+    """Encodes as base64 again and again."""
+    for _ in range(times):
+        content = base64.b64encode(content)
+    return content
 
 
 def same(answer: dict[str, float], other: dict[str, float]) -> bool:
@@ -260,6 +269,78 @@ def test_wrong_requests_get_a_reason(url: str, path: str, body: bytes, status: i
     reply = httpx.post(url + path, content=body)
     assert reply.status_code == status, reply.text
     assert reply.json()["code"] == status and reply.json()["message"]
+    assert httpx.post(url + V1, json={"instances": TEXTS[:1]}).status_code == 200
+
+
+MILLION = 1_000_000
+
+
+def make_bomb() -> bytes:
+    """Returns base64 of 64 million pixels, more than an archive accepts."""
+    return base64.b64encode(png(8000, 8000, 8, PALETTE, 8, False))
+
+
+def v1_of(text: bytes) -> bytes:
+    return b'{"instances": ["%b"]}' % text
+
+
+def v2_of(tensor: bytes, after: bytes = b"") -> bytes:
+    return b'{"inputs": [{"shape": [1], "datatype": "BYTES", %b}]%b}' % (tensor, after)
+
+
+def with_binary(declared: int, size: int, data: bytes, length: int = 0) -> dict[str, Any]:
+    """Makes a body whose parts may have wrong lengths.
+
+    Args:
+        declared: added to the length of the JSON.
+        size: what the JSON says of the tensor's data.
+        data: of the tensor, after the 4 bytes of its only element's length.
+        length: that element's length; 0 for the right one.
+    """
+    text = v2_of(b'"parameters": {"binary_data_size": %d}' % size)
+    content = text + (length or len(data)).to_bytes(4, "little") + data
+    return {"content": content, "headers": {LENGTH_HEADER: str(len(text) + declared)}}
+
+
+# Path, arguments for httpx, status.
+COSTLY: dict[str, tuple[str, Callable[[], dict[str, Any]], int]] = {
+    "100-mb": (V1, lambda: {"content": v1_of(b"A" * 10**8)}, 413),
+    "100-mb-in-chunks": (V1, lambda: {"content": [bytes(MILLION)] * 100}, 413),
+    "million-inputs": (V2, lambda: {"content": b'{"inputs": [%b0]}' % (b"{}," * MILLION)}, 400),
+    "million-elements": (V2, lambda: {"content": v2_of(b'"data": [%b0]' % (b"0," * MILLION))}, 400),
+    "million-outputs": (
+        V2,
+        lambda: {"content": v2_of(b'"data": ["aa"]', b', "outputs": [%b0]' % (b"{}," * MILLION))},
+        400,
+    ),
+    "deep": (V2, lambda: {"content": v2_of(b'"data": ' + b"[" * 15_000 + b"]" * 15_000)}, 400),
+    "deep-shape": (V2, lambda: {"content": v2_of(b'"shape": ' + b"[" * 900 + b"]" * 900)}, 400),
+    "json-beyond-the-body": (V2, lambda: with_binary(MILLION, 104, bytes(100)), 400),
+    "json-too-short": (V2, lambda: with_binary(-5, 104, bytes(100)), 400),
+    "json-too-long": (V2, lambda: with_binary(5, 104, bytes(100)), 400),
+    "data-beyond-the-body": (V2, lambda: with_binary(0, 10**12, bytes(100)), 400),
+    "data-too-short": (V2, lambda: with_binary(0, 99, bytes(100)), 400),
+    "element-of-4-gb": (V2, lambda: with_binary(0, 104, bytes(100), 2**32 - 1), 400),
+    "million-empty-elements": (
+        V2,
+        lambda: with_binary(0, 4 * MILLION + 4, bytes(4 * MILLION), 4),
+        400,
+    ),
+    "line-ends": (V1, lambda: {"content": v1_of(rb"\n" * 15 * MILLION)}, 400),
+    "escapes": (V1, lambda: {"content": v1_of(rb"\u0041" * 5 * MILLION)}, 415),
+    "wide": (V1, lambda: {"content": v1_of(b"A" * 20 * MILLION + rb"\ud83d\ude00")}, 400),
+    "base64-in-base64": (V1, lambda: {"content": v1_of(nest(b"no image", 5))}, 415),
+    "pixels": (V1, lambda: {"json": {"instances": [make_bomb().decode()] * 8}}, 413),
+    "v2-pixels": (V2, lambda: {"content": v2_of(b'"data": ["%b"]' % make_bomb())}, 413),
+}
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_costly_requests_are_refused(url: str, name: str) -> None:
+    path, make, status = COSTLY[name]
+    reply = httpx.post(url + path, **make(), timeout=MOST_S)
+    assert reply.status_code == status, reply.text
+    assert reply.json()["code"] == status and reply.json()["message"].isascii()
     assert httpx.post(url + V1, json={"instances": TEXTS[:1]}).status_code == 200
 
 

@@ -31,7 +31,7 @@ def test_a_model_without_ready_workers_is_counted_beside_a_healthy_one() -> None
             theirs.send(json.dumps({"slot": slot, "pid": 7, **report}).encode())
 
     def read() -> set[str]:
-        page = reports.format_metrics().replace(',Hostname="host"', "")
+        page = reports.format_metrics().replace(',Hostname="host",', "")
         return set(re.findall("offpath_worker.*", page))
 
     expected = {

@@ -60,8 +60,14 @@ def test_the_oldest_slow_upload_makes_room() -> None:
     assert run(*uploads) == [BUSY, None, None, BUSY, None]
 
 
+def test_a_flood_of_large_uploads_makes_room_for_a_small_body_at_once() -> None:
+    # The last is too large to end any of those that are left.
+    uploads = (50, 0.0), (50, 0.0), (3, 0.0), (47, 0.0), (4, 0.0)
+    assert run(*uploads) == [BUSY, None, None, None, BUSY]
+
+
 def test_uploads_of_which_nothing_arrives_take_no_room_and_end_soon() -> None:
-    uploads = *[((), 0.0)] * 200, ((60, 40), 0.0), ((1,), FIRST_S), ((), 0.0)
+    uploads = *[((), 0.0)] * 200, ((60, 40), 0.0), ((10,), FIRST_S), ((), 0.0)
     # The memory is full at the second part of the 201st upload. The last one has time left.
     assert run(*uploads) == [*[TOO_SLOW] * 200, None, BUSY, None]
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
+import resource
 import threading
+import time
 import tracemalloc
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +26,7 @@ from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, ID_HEADER, T
 from offpath.serving.service import model_service
 from offpath.serving.service.kserve import (
     LENGTH_HEADER,
+    READERS,
     Inference,
     add_error_text,
     find_failure,
@@ -34,6 +39,8 @@ from offpath.serving.service.messages import Refused, Reply, Request
 from offpath.serving.service.model_service import ModelService, ServiceSettings
 
 MOST = 4
+# As for every envelope (tests/reliability/test_worst_cost.py).
+MOST_CPU_S = 2.0
 IMAGES = [b"\xff\xd8\xff\x00one", b"\x89PNG two"]
 TEXTS = [base64.b64encode(image).decode() for image in IMAGES]
 MODEL = {"model_name": "m", "model_version": "1.0"}
@@ -311,6 +318,47 @@ def test_a_million_instances_are_refused_before_any_work(element: str) -> None:
     tracemalloc.stop()
 
 
+SIZE = 2**25
+TEXT_OF_V1 = b'{"instances": ["%b"]}'
+COSTLY: dict[str, Callable[[], bytes]] = {
+    "text": lambda: TEXT_OF_V1 % (b"A" * SIZE),
+    "line-ends": lambda: TEXT_OF_V1 % (rb"\n" * (SIZE // 2)),
+    "escapes": lambda: TEXT_OF_V1 % (rb"\u0041" * (SIZE // 6)),
+    "wide": lambda: TEXT_OF_V1 % (b"A" * SIZE + "\U0001f600".encode()),
+    "wide-escape": lambda: TEXT_OF_V1 % (rb"\ud83d\ude00" + b"A" * SIZE),
+    "digits": lambda: b'{"instances": [%b]}' % (b"1" * SIZE),
+    "key": lambda: b'{"instances": [{"%b": 1}]}' % (b"k" * SIZE),
+    "white-space": lambda: b'{"instances": [%b]}' % (b" " * SIZE),
+    "v2-id": lambda: b'{"id": "%b", "inputs": []}' % (b"i" * SIZE),
+    "v2-type": lambda: b'{"inputs": [{"shape": [1], "datatype": "%b"}]}' % (b"B" * SIZE),
+    "v2-number": lambda: b'{"inputs": [{"shape": [%b]}]}' % (b"9" * SIZE),
+}
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_a_costly_body_takes_little_time_and_memory(name: str) -> None:
+    read, body = read_v2 if name.startswith("v2") else read_v1, COSTLY[name]()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:  # whose memory never was larger than it is now
+        try:
+            before = resource.getrusage(resource.RUSAGE_SELF)
+            with suppress(Refused):
+                read(body, {}, MOST)
+            after = resource.getrusage(resource.RUSAGE_SELF)
+            cost = after.ru_utime - before.ru_utime, after.ru_maxrss - before.ru_maxrss
+            os.write(writer, json.dumps(cost).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        took_s, kilobytes = json.loads(pipe.read())
+    os.waitpid(child, 0)
+    assert took_s < MOST_CPU_S
+    # A text with one wide character takes four bytes for each; its two copies take one.
+    assert kilobytes << 10 < 7 * len(body)
+
+
 def test_each_image_is_a_request_with_an_id_of_its_own() -> None:
     headers = {
         BODY_HEADER: "/bodies/1",
@@ -377,6 +425,7 @@ class SlowHandler:
         self.health = SimpleNamespace(diagnosis=None)
         self.released = threading.Event()
         self.handled: list[bytes] = []
+        self.count_requests = lambda *_: None
 
     def handle(self, requests: Sequence[Request]) -> list[Reply]:
         self.handled += [request.body for request in requests]
@@ -397,7 +446,7 @@ def test_images_of_a_client_that_has_left_are_not_decoded(
     service = ModelService(handler, settings)
 
     async def leave() -> Reply:
-        answer = service.answer("POST", "/v1/models/m:predict", {BODY_HEADER: str(file)}, empty())
+        answer = service.answer("POST", "/v1/models/m:predict", {BODY_HEADER: str(file)}, parts())
         task = asyncio.ensure_future(answer)
         while not handler.handled:
             await asyncio.sleep(0.01)
@@ -413,6 +462,32 @@ def test_images_of_a_client_that_has_left_are_not_decoded(
     assert handler.handled == IMAGES[:1]
 
 
-async def empty() -> AsyncIterator[bytes]:
-    for part in ():
+def test_bodies_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    running, most, handler = 0, 0, SlowHandler()
+    handler.released.set()
+
+    def read(body: bytes, headers: Mapping[str, str], images: int) -> Inference:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        time.sleep(0.02)
+        running -= 1
+        return read_v1(body, headers, images)
+
+    monkeypatch.setitem(READERS, "v1", read)
+    service = ModelService(handler, ServiceSettings("m", "1.0", 1, 1, 60.0, 10_000, 100))
+
+    async def send() -> list[Reply]:
+        bodies = [parts(orjson.dumps({"instances": TEXTS})) for _ in range(8)]
+        answers = (service.answer("POST", "/v1/models/m:predict", {}, body) for body in bodies)
+        replies = await asyncio.gather(*answers)
+        await asyncio.to_thread(service.close)
+        return replies
+
+    assert [one.status for one in asyncio.run(send())] == [200] * 8
+    assert most == 1
+
+
+async def parts(*content: bytes) -> AsyncIterator[bytes]:
+    for part in content:
         yield part
