@@ -146,9 +146,15 @@ def check_pipelining(door: Target, form: Form) -> None:
         connection.sendall((form.request(LARGE) + form.request(b"no image")) * 4)
         received = b""
         while received.count(b"HTTP/1.1 ") < 8 or not received.endswith(b"}"):
-            received += connection.recv(65536)
-    statuses = [status_of(part) for part in received.split(b"HTTP/1.1")[1:]]
-    assert len(statuses) == 8 and set(statuses[::2]) <= {*form.fine}, statuses
+            part = connection.recv(65536)
+            if not part:
+                break
+            received += part
+    replies = received.split(b"HTTP/1.1")[1:]
+    statuses = [status_of(reply) for reply in replies]
+    # Without a door, busy workers close some connections after an answer.
+    assert len(statuses) == 8 or b"connection: close" in replies[-1], statuses
+    assert set(statuses[::2]) <= {*form.fine}, statuses
     assert set(statuses[1::2]) <= {*form.bad}, statuses
 
 

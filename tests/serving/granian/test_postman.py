@@ -36,6 +36,8 @@ REPOSITORY = Path(os.environ.get(VARIABLE) or "/nonexistent")
 POSTMAN = REPOSITORY / "test" / "postman"
 NEWMAN = shutil.which("newman")
 TIMEOUT_S = 600
+# Granian's workers report their metrics once per second.
+DELAY_MS = 2000
 
 
 def find_obstacle() -> str | None:
@@ -61,6 +63,9 @@ FAILURES: dict[tuple[str, str, str], str] = {
         "bert_seqc_without_torchscript",
     )
 }
+FAILURES["kserve-older", "mnist", "Model Zoo - Explanations Model"] = (
+    "it wants captum's numbers for weights of pytorch.org"
+)
 for secure, mnist in {
     "https": "squeezenet1_1",
     "https-kserve": "mnist",
@@ -178,7 +183,8 @@ def build_stand_in(store: Path, row: dict[str, Any]) -> None:
         net, index = make_net(store.parent, source), {
             v[1]: int(k) for k, v in json.loads(labels).items()
         }
-        net.scores[:] = -100.0
+        rest = 1 - sum(row["expected"].values())
+        net.scores[:] = torch.tensor(rest / len(index)).log()
         for label, score in row["expected"].items():
             net.scores[index[label]] = torch.tensor(score).log()
     else:
@@ -242,6 +248,7 @@ def run_newman(
     command = [
         *(str(NEWMAN), "run", str(write_collection(collection, folder, door.metrics_url))),
         *("-e", str(POSTMAN / "environment.json"), "--insecure"),
+        *("--delay-request", str(DELAY_MS)),
         *("--env-var", f"hostname={address.hostname}", "--env-var", f"pred-port={address.port}"),
         *("--env-var", f"sec-pred-port={address.port}", "--env-var", "sec-metric-port=1"),
         *("-r", "json", "--reporter-json-export", str(report)),
