@@ -13,7 +13,7 @@ from offpath.serving.printable import UNPRINTABLE
 from tests.offpath.conftest import Run, run  # noqa: F401
 from tests.support.pages import list_requests
 
-FOLDER = Path(__file__).parents[2] / "profiling" / "results"
+FOLDER = Path(__file__).parents[2] / "docs" / "research" / "results"
 ATTACK = "</script></title><img src=x onerror=alert(1)>\"'[/x]\x1b[2J"
 MARK = "onerror=alert(1)"
 RESULTS = [
