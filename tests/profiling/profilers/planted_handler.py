@@ -25,9 +25,7 @@ class Planted:
 
     def measure(self, body):
         # Long enough for a row of its own.
-        for _ in range(5000):
-            pass
-        return len(body)
+        return len(body) + 0 * len(sorted(body[:5000]))
 
     def postprocess(self, sizes):
         for size in sizes:
