@@ -140,6 +140,8 @@ def list_shown(name: str, heading: str) -> list[str]:
 def list_marked(text: str) -> Iterator[tuple[re.Match[str], str]]:
     """Yields each number that has a mark, with what its result says."""
     for mark in MARK.finditer(text):
+        if not text[text.rfind("\n", 0, mark.start()) + 1 : mark.start()].strip():
+            raise WrongMark(f"{mark[0]}: a comment that begins a line ends the paragraph")
         figures = find_figures(mark["file"], mark["rest"])
         begin = max(text.rfind("\n\n", 0, mark.start()), text.rfind("-->", 0, mark.start()), 0)
         numbers = list(NUMBER.finditer(text, begin, mark.start()))[-len(figures) :]

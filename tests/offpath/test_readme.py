@@ -65,3 +65,8 @@ def test_a_figure_without_a_mark_is_named(figures, sentence, missing):
 def test_a_mark_that_names_nothing_is_refused(figures, mark, said):
     with pytest.raises(figures.WrongMark, match=said):
         figures.rewrite(f"12<!--= {mark}-->")
+
+
+def test_a_comment_that_begins_a_line_is_refused(figures):
+    with pytest.raises(figures.WrongMark, match="ends the paragraph"):
+        figures.rewrite(RATE.replace("<!--", "\n  <!--"))
