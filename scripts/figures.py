@@ -41,7 +41,7 @@ RESULTS = ROOT / "profiling" / "results"
 PAGES = [ROOT / name for name in ("README.md", "docs/results.md", "docs/after-torchserve.md")]
 MARK = re.compile(r"<!--= (?P<file>\S+) (?P<rest>.+?)-->")
 TABLE = re.compile(r"(<!--table (\S+) (.+?)-->\n\n)(?:\|.*\n)*\n?")
-NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
+NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?")
 COMMENT = re.compile(r"<!--.*?-->")
 # What is not prose: blocks of code, code within a line, and the targets of links.
 CODE = re.compile(r"```.*?```|^ {4}.*?$|`[^`]*`|\]\([^)]*\)", re.DOTALL | re.MULTILINE)
