@@ -57,7 +57,7 @@ def test_32_clients_share_batches(either: TorchServe) -> None:
     items = after["offpath_items_total"][""] - items_before
     batches = after["offpath_batches_total"][""] - before["offpath_batches_total"][""]
     assert items >= 160  # more where batches of the warm-up were reported late
-    # Without batches it is 1. How many share one is a matter of speed: clients or workers may be slow.
+    # Without batches it is 1; how many share one depends on the machine.
     assert items / batches > 2
 
 
