@@ -69,6 +69,13 @@ def test_internal_headers_of_a_client_are_ignored(
         (door.bodies / "77").unlink(missing_ok=True)
 
 
+def test_a_header_makes_no_explanation_of_a_prediction(door: FrontProcess, form: Form) -> None:
+    plain, forged = (form.post(door.url, LARGE, **headers) for headers in ({}, {"explain": "True"}))
+    assert plain.status_code == forged.status_code
+    # An explanation has a number for each pixel, and V2's reply an id of its own.
+    assert len(plain.content) == len(forged.content)
+
+
 def test_a_body_that_is_cut_off_leaves_nothing(door: FrontProcess, form: Form) -> None:
     check_cut_off_bodies(door, form)
 
