@@ -47,7 +47,7 @@ run_tests() {
     env | grep '^OFFPATH_.*_\(ROUNDS\|MINUTES\|STAGE_S\|REQUESTS\|FILES\|WINDOW_S\)=' | sort
     printf 'pytest %s\n' "$*"
   } >"$file"
-  pytest -n0 -m reliability -s -v -p no:cacheprovider "$@" >>"$file"
+  pytest -n0 -m reliability -s -v --no-header -p no:cacheprovider "$@" >>"$file"
 }
 
 turns=(--side-by-side --warm-up 30 --seconds 4 --rounds 6)

@@ -10,7 +10,7 @@ Behind figures, a comment names their result in profiling/results, for the last 
     145 (140 to 148)<!--= direct-1200k offpath-granian-direct rate rate.low rate.high-->
     1,795 answered<!--= kills-granian /: (\d+) answered/-->
 
-A JSON result is followed by a server, by a workload or `@CLIENTS` where there are several, and by
+A JSON result is followed by a server (in quotes if it has spaces), by a workload or `@CLIENTS` where there are several, and by
 keys: `x/SERVER` (the median of the rounds' ratios of rates), `p99` and other percentiles, or a
 metric of `offpath bench show`, also with `.low` or `.high`. A text is followed by a regular
 expression, whose groups are the numbers.
@@ -25,6 +25,7 @@ rows of a text that match a regular expression:
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -77,7 +78,7 @@ def find_figures(name: str, rest: str) -> list[str]:
     """Returns the figures that a mark names, formatted."""
     if rest.startswith("/"):
         return find_in_text(name, rest.strip("/"))
-    summary, (server, *keys) = summarise(name), rest.split()
+    summary, (server, *keys) = summarise(name), shlex.split(rest)
     cells = [cell for cell in summary.cells() if summary.metrics(server, cell)]
     for selected in [key for key in keys if key.startswith(("@", "photos-"))]:
         keys.remove(selected)
