@@ -13,6 +13,7 @@ import psutil
 from offpath.errors import ExpectedError
 from offpath.serving.front.behind import count_connections
 from offpath.serving.front.nginx_config import KEEPALIVE_S
+from offpath.serving.process.descriptors import awaiting_descriptors
 from offpath.serving.server.management import ModelStatus
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import ServerSettings
@@ -23,6 +24,15 @@ from offpath.serving.session import make_server, start_checked
 TURNED_S = 2 * KEEPALIVE_S + 0.5
 # nginx may have looked up the old link just before it changed, and connect a moment later.
 SETTLE_S = 0.5
+
+
+def stop_at_last(server: Server) -> None:
+    """Stops a server, and waits where no files can be opened: its processes must not be left."""
+    is_stopped = False
+    while not is_stopped:
+        with awaiting_descriptors(lambda text: None):
+            server.stop()
+            is_stopped = True
 
 
 class Starting:
@@ -50,7 +60,7 @@ class Starting:
             self.statuses = start_checked(self.server)
         except Exception as error:  # the session shows it, or ends with it
             self.failure = error
-            self.server.stop()
+            stop_at_last(self.server)
 
 
 @dataclass
@@ -74,7 +84,7 @@ class Retired:
     def end_if_done(self) -> bool:
         """Stops the server once it has answered everything; returns True when it has ended."""
         if self.ending is None and self._may_end():
-            self.ending = threading.Thread(target=self.server.stop, daemon=True)
+            self.ending = threading.Thread(target=stop_at_last, args=(self.server,), daemon=True)
             self.ending.start()
         return self.ending is not None and not self.ending.is_alive()
 
@@ -149,7 +159,7 @@ class Rotation:
             old_nginx = self._switch_to(starting.server)
         except (ExpectedError, OSError) as error:  # such as a full disk
             starting.failure = error
-            starting.server.stop()
+            stop_at_last(starting.server)
             return starting
         old, self._current = self._current, starting.server
         if old is not None:

@@ -1,20 +1,24 @@
-"""`offpath reload` when an archive of the store has become hostile: refused before a start."""
+"""Reloads of an archive that has become hostile, or without descriptors for the end of the old."""
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import pytest
 
 from offpath.errors import ExpectedError
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.one_host import OneHostSession
+from offpath.serving.front.rotation import Retired
 from offpath.serving.server.model_store import find_models
+from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import View
+from tests.support.eventually import eventually
 from tests.support.hostile_archives import HOSTILE
 
 
@@ -54,3 +58,21 @@ def test_a_reload_refuses_a_hostile_archive_and_starts_nothing(waiting: Waiting,
         else:
             waiting.archive.unlink()
     assert waiting.session.rotation.starting is None
+
+
+def test_a_lack_of_descriptors_leaves_no_old_server_behind() -> None:
+    class OldServer:
+        stops = 0
+
+        def is_running(self) -> bool:
+            return False
+
+        def stop(self) -> None:
+            self.stops += 1
+            if self.stops == 1:
+                raise OSError(errno.EMFILE, "Too many open files")
+
+    old = OldServer()
+    retired = Retired(cast(Server, old), since=0, drain_s=0, old_nginx=[])
+    eventually(retired.end_if_done)
+    assert old.stops == 2
