@@ -117,7 +117,7 @@ class ArchiveSpec:
     Attributes:
         version: model version, as TorchServe registers it.
         names_version: whether the file is `NAME-VERSION.mar` instead of `NAME.mar`.
-        labels: names by class index, or what makes them of the number of classes; None for none.
+        labels: names by class index; None for none.
         labels_source: where the labels come from, for messages.
         extra_files: more files for the archive's root.
         handler: a subclass of our handler; None for ours unchanged.
@@ -130,7 +130,7 @@ class ArchiveSpec:
     name: str
     version: str
     source: ModelSource
-    labels: list[str] | Callable[[int], list[str]] | None
+    labels: list[str] | None
     labels_source: str
     config: ModelConfig
     extra_files: tuple[Path, ...] = ()
@@ -166,9 +166,7 @@ def build_archive(
     target = find_target(spec.name, output, force, version)
     spec = _take_output(spec, say)
     classes = count_classes(spec.source.module, spec.config.handler.input_geometry)
-    if callable(spec.labels):
-        spec = replace(spec, labels=spec.labels(classes))
-    if isinstance(spec.labels, list):
+    if spec.labels is not None:
         check_label_count(spec.labels, classes, spec.labels_source)
     else:
         say(f"no labels: answers name classes by number, 0 to {classes - 1} (--labels)")
@@ -361,7 +359,7 @@ def _stage_files(spec: ArchiveSpec, stage: Path) -> None:
     if spec.handler is not None:
         shutil.copyfile(spec.handler.file, stage / spec.handler.file.name)
         (stage / "offpath" / MARK_FILE).write_text(f"{spec.handler.mark}\n")
-    if isinstance(spec.labels, list):
+    if spec.labels is not None:
         text = format_index_to_name(spec.labels)
         (stage / "index_to_name.json").write_text(text, encoding="utf-8")
     for name, path in spec.source.files.items():

@@ -7,7 +7,6 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -186,12 +185,7 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
     old = _unpack_old(options, folder)
     if old is not None:
         options = _take_from(old, options)
-    labels: list[str] | Callable[[int], list[str]] | None = None
-    if old is not None and options["labels"] == old.labels is not None:
-        read_labels(old.labels, classes=0)  # says now what is wrong with them
-        labels = partial(read_labels, old.labels, _say)
-    elif options["labels"]:
-        labels = read_labels(options["labels"], _say)
+    labels = read_labels(options["labels"], _say) if options["labels"] else None
     preset = load_preset(options["preset"])
     settings = _handler_settings(options)
     server = {**(old.server if old else {}), **_server_settings(options)}
