@@ -1,14 +1,20 @@
 """KServe's protocols on a real Granian, without and behind the front door.
 
-`tritonclient` is the real one. KServe's own client is not among our packages: its bodies are
-written here as `InferRequest.to_rest` writes them (python/kserve/kserve/protocol/infer_type.py).
+`tritonclient` is the real one. KServe's own client and that of the Open Inference Protocol are not
+among our packages; `slow` tests use them where they can be imported:
+
+    pip install --target /tmp/clients kserve==0.21.0 open-inference-openapi==2.0.0.1
+    OFFPATH_KSERVE_CLIENTS=/tmp/clients pytest -m slow tests/serving/granian/test_kserve_paths.py
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
-from collections.abc import Callable, Iterator
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -200,20 +206,68 @@ def test_tritons_client_shows_which_image_is_bad(triton: InferenceServerClient) 
     assert caught.value.status() == "415"
 
 
-def test_kserves_client(url: str) -> None:
-    # The body of `InferRequest.to_rest` with texts, and with `raw_data`.
-    tensor = {"name": "input-0", "shape": [2], "datatype": "BYTES"}
-    body = {"id": "7", "model_name": "plain", "inputs": [{**tensor, "data": TEXTS[:2]}]}
-    answer = httpx.post(url + V2, json=body).json()
-    assert (answer["id"], answer["model_name"]) == ("7", "plain")
-    data = b"".join(len(one).to_bytes(4, "little") + one for one in IMAGES[:2])
-    tensor["parameters"] = {"binary_data_size": len(data)}
-    text = json.dumps({"id": "7", "model_name": "plain", "inputs": [tensor]}).encode()
-    headers = {"Inference-Header-Content-Length": str(len(text))}
-    headers["content-type"] = "application/octet-stream"
-    again = httpx.post(url + V2, content=text + data, headers=headers).json()
-    for one, other in zip(answer["outputs"][0]["data"], again["outputs"][0]["data"], strict=True):
-        assert same(json.loads(one), json.loads(other))
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = os.environ.get("OFFPATH_KSERVE_CLIENTS")
+    if folder is None:
+        pytest.skip("OFFPATH_KSERVE_CLIENTS names no folder with the clients")
+    # Last, so that our own packages win.
+    monkeypatch.setattr(sys, "path", [*sys.path, folder])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clients")
+@pytest.mark.parametrize("is_binary", [True, False])
+def test_kserves_own_client(url: str, is_binary: bool) -> None:
+    import kserve
+
+    async def ask() -> None:
+        v1 = kserve.InferenceRESTClient(kserve.RESTConfig(protocol="v1"))
+        assert await v1.is_model_ready(url, "plain")
+        answers = await v1.infer(url, {"instances": TEXTS}, "plain")
+        check(answers["predictions"])
+        v2 = kserve.InferenceRESTClient(kserve.RESTConfig(protocol="v2"))
+        assert await v2.is_server_ready(url) and await v2.is_server_live(url)
+        assert await v2.is_model_ready(url, "plain")
+        tensor = kserve.InferInput("image", [len(IMAGES)], "BYTES")
+        elements = IMAGES if is_binary else [text.encode() for text in TEXTS]
+        tensor.set_data_from_numpy(np.array(elements, dtype=object), binary_data=is_binary)
+        answer = await v2.infer(url, kserve.InferRequest("plain", [tensor], "7"), "plain")
+        assert (answer.id, answer.model_name) == ("7", "plain")
+        check(map(json.loads, answer.outputs[0].as_numpy()))
+        tensor.set_data_from_numpy(np.array([b"bm8="] * len(IMAGES), dtype=object))
+        with pytest.raises(httpx.HTTPStatusError, match="instance 0: .*415 Unsupported"):
+            await v2.infer(url, kserve.InferRequest("plain", [tensor]), "plain")
+
+    def check(answers: Iterable[dict[str, float]]) -> None:
+        assert all(same(a, predict(url, image)) for a, image in zip(answers, IMAGES, strict=True))
+
+    asyncio.run(ask())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clients")
+def test_the_open_inference_client(url: str) -> None:
+    from open_inference.openapi import InferenceRequest, RequestInput, TensorData
+    from open_inference.openapi.client import OpenInferenceClient
+
+    client = OpenInferenceClient(base_url=url)
+    client.check_server_liveness()
+    client.check_server_readiness()
+    client.check_model_readiness("plain")
+    client.check_model_version_readiness("plain", "1.0")
+    assert "binary_tensor_data" in client.read_server_metadata().extensions
+    assert client.read_model_metadata("plain").outputs[0].name == "reply"
+    data = TensorData(__root__=TEXTS)
+    image = RequestInput(name="image", shape=[len(TEXTS)], datatype="BYTES", data=data)
+    asked = InferenceRequest(id="7", inputs=[image])
+    for answer in (
+        client.model_infer("plain", request=asked),
+        client.model_version_infer("plain", "1.0", request=asked),
+    ):
+        assert (answer.id, answer.model_version) == ("7", "1.0")
+        replies = map(json.loads, answer.outputs[0].data.__root__)
+        assert all(same(a, predict(url, image)) for a, image in zip(replies, IMAGES, strict=True))
 
 
 def test_a_bad_image_fails_its_own_request_alone(url: str) -> None:
