@@ -124,7 +124,8 @@ class ArchiveSpec:
         checks_answers: whether to run the model on photographs. That settles `activation: auto`,
             and makes and checks the engine's files.
         calibrate: a folder of photographs; None for those that PyPI packages ship.
-        check: checks the archive before it gets its place; raises WrongOption to refuse it.
+        check: checks the archive before it gets its place, and returns a line for `say`; raises
+            WrongOption to refuse it.
     """
 
     name: str
@@ -138,7 +139,7 @@ class ArchiveSpec:
     checks_answers: bool = False
     calibrate: Path | None = None
     names_version: bool = False
-    check: Callable[[Path], None] | None = None
+    check: Callable[[Path], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -180,10 +181,10 @@ def build_archive(
         built = _run_archiver(spec, scratch)
         if spec.checks_answers and spec.source.users_file is not None:
             check_loads_alone(built, spec.source.users_file, WEIGHTS_FILE)
-        if spec.check is not None:
-            spec.check(built)
         partial = scratch / "normalised.mar"
         normalise_archive(built, partial)
+        if spec.check is not None:
+            say(spec.check(partial))
         try:
             _put(partial, target)
         except OSError as error:

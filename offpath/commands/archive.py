@@ -7,6 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -229,11 +230,11 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
 
 def _load_old(
     old: OldArchive, handler: CustomHandler | None, given: dict[str, Any], options: dict[str, Any]
-) -> tuple[ModelSource, CustomHandler | None, Callable[[Path], None] | None]:
+) -> tuple[ModelSource, CustomHandler | None, Callable[[Path], str] | None]:
     """Returns the model with its preprocessing, its handler, and a last check of the archive."""
     from offpath.archive.model_probe import find_channels
     from offpath.archive.sources.model_source import load_model_source
-    from offpath.archive.sources.old_handler import convert_handler
+    from offpath.archive.sources.old_handler import compare_replies, convert_handler
 
     own = "" if old.has_stock_handler or handler else f"{old.handler} and "
     _say(f"running {own}{old.model.name} of {options['old']}, which is Python code")
@@ -241,25 +242,18 @@ def _load_old(
     source = replace(source, files={**old.nested_files, **source.files})
     if handler is not None:
         return source, handler, None
-    theirs = convert_handler(old)
-    settings = dict(theirs.settings)
+    settings, custom = convert_handler(old)
     if settings and find_channels(source.module) == 1:
         settings["channels"] = 1
     if settings and "image_size" not in {**settings, **given}:
         raise WrongOption(
             f"{old.handler} does not resize; pass --set image_size=28 for images of 28 x 28 pixels"
         )
-
-    def compare(new: Path) -> None:
-        try:
-            _say(theirs.compare(new, options["calibrate"]))
-        except WrongOption as error:
-            # Who changes settings of the old handler wants other answers.
-            if not given.keys() & (settings or {*INPUT_SETTINGS, "activation", "top_k"}):
-                raise
-            _say(f"warning: {error}")
-
-    return replace(source, handler=settings), theirs.custom, compare
+    source = replace(source, handler=settings)
+    if given.keys() & (settings or {*INPUT_SETTINGS, "activation", "top_k"}):
+        _say("not compared with the old handler, whose answers --set changes")
+        return source, custom, None
+    return source, custom, partial(compare_replies, old, custom, options["calibrate"])
 
 
 def _unpack_old(options: dict[str, Any], folder: Path) -> OldArchive | None:

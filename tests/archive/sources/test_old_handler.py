@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from PIL import Image
 
 from offpath.archive.custom_handler import CustomHandler
 from offpath.archive.sources import old_handler
 from offpath.archive.sources.handler_process import describe
-from offpath.archive.sources.old_handler import OldHandler, measure
+from offpath.archive.sources.old_handler import compare_replies, is_same
+from offpath.archive.sources.stock_archive import unpack
 from offpath.errors import WrongOption
 from tests.archive.sources.test_stock_archive import convert
+from tests.support.hostile_archives import pack
 from tests.support.photographs import PHOTOGRAPHS
 from tests.support.stock_archive import make_stock
 
@@ -167,7 +170,7 @@ def test_what_a_subclass_changes_is_found(
             id="function",
         ),
         pytest.param(
-            *("ImageClassifier", "image_processing = print", "function.* has no setting of ours"),
+            *("ImageClassifier", "image_processing = print", "function.* no settings express"),
             id="transforms",
         ),
     ],
@@ -180,58 +183,73 @@ def test_what_cannot_be_converted_is_named(
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "difference"),
+    ("before", "now", "same"),
     [
-        pytest.param({"a": 0.6, "b": 0.4}, {"a": 0.598, "b": 0.402}, 0.002, id="scores"),
-        pytest.param(
-            {"a": 0.501, "b": 0.499}, {"b": 0.501, "a": 0.499}, 0.002, id="changed-places"
-        ),
-        pytest.param({"a": 0.6, "b": 0.1}, {"a": 0.6, "c": 0.1}, 0.0, id="another-fifth"),
-        pytest.param({"a": 0.6, "b": 0.4}, {"b": 0.6, "a": 0.4}, 0.2, id="another-best"),
-        pytest.param({"a": 0.6}, {"b": 0.6}, float("inf"), id="another-label"),
-        pytest.param(
-            [{"class": 7, "score": 50.0}], [{"class": 7, "score": 50.1}], 0.002, id="json"
-        ),
-        pytest.param(998, 999, float("inf"), id="another-class"),
-        pytest.param({"ok": True}, {"ok": False}, float("inf"), id="another-truth"),
-        pytest.param({"label": "a"}, {"label": "b"}, float("inf"), id="another-text"),
-        pytest.param([1, 2], [1], float("inf"), id="shorter"),
+        pytest.param({"a": 0.6, "b": 0.4}, {"a": 0.598, "b": 0.402}, True, id="scores"),
+        pytest.param({"a": 0.6, "b": 0.4}, {"a": 0.58, "b": 0.42}, False, id="other-scores"),
+        pytest.param({"a": 0.501, "b": 0.499}, {"b": 0.501, "a": 0.499}, True, id="changed-places"),
+        pytest.param({"a": 0.6, "b": 0.1}, {"a": 0.6, "c": 0.1}, True, id="another-fifth"),
+        pytest.param({"a": 0.6, "b": 0.4}, {"b": 0.6, "a": 0.4}, False, id="another-best"),
+        pytest.param({"a": 0.6}, {"b": 0.6}, False, id="another-label"),
+        pytest.param({"a": 0.6}, {"a": float("nan")}, False, id="no-number"),
+        pytest.param([{"class": 7, "score": 50.0}], [{"class": 7, "score": 50.1}], True, id="json"),
+        pytest.param([{"class": 7, "score": 50.0}], [{"class": 7, "score": 51.0}], False, id="far"),
+        pytest.param(998, 999, False, id="another-class"),
+        pytest.param({"ok": True}, {"ok": False}, False, id="another-truth"),
+        pytest.param({"label": "a"}, {"label": "b"}, False, id="another-text"),
+        pytest.param({"label": "a"}, {"label": "a", "rank": 1}, False, id="another-key"),
+        pytest.param([1, 2], [1], False, id="shorter"),
     ],
 )
-def test_replies_are_measured_by_what_they_hold(before: Any, now: Any, difference: float) -> None:
-    assert measure(before, now) == pytest.approx(difference)
+def test_replies_are_compared_by_what_they_hold(before: Any, now: Any, same: bool) -> None:
+    assert is_same(before, now) is same
 
 
-SAME = (True, {"a": 0.9, "b": 0.1})
-FAILED = (False, "RuntimeError: sizes of tensors must match")
+STOCK = {
+    **{"modelName": "m", "handler": "image_classifier"},
+    **{"modelFile": "net.py", "serializedFile": "net.pth"},
+}
+SAME = {"a": 0.9, "b": 0.1}
 
 
 def compare(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, old: OldHandler, *replies: list[Any]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, custom: CustomHandler | None, *replies: object
 ) -> str:
-    """Compares with an old handler of one photograph; `replies` are theirs and ours."""
-    with zipfile.ZipFile(folder / "new.mar", "w") as archive:
-        archive.writestr("model-config.yaml", json.dumps({"handler": {"decode": "scaled"}}))
+    """Compares the replies of both handlers to one photograph; an error is raised."""
+    for name in ("old.mar", "new.mar"):
+        pack(folder / name, {"model": STOCK}, {"net.py": b"", "net.pth": b""})
+    old = unpack(folder / "old.mar", folder / "old")
     (folder / "photographs").mkdir()
-    (folder / "photographs" / "one.jpg").touch()
+    Image.new("RGB", (8, 8)).save(folder / "photographs" / "one.jpg")
+    (folder / "photographs" / "README").touch()
     said = iter(replies)
-    monkeypatch.setattr(old_handler, "_run", lambda *_: next(said))
-    return old.compare(folder / "new.mar", folder / "photographs")
+
+    def run(*_: object) -> list[object]:
+        reply = next(said)
+        if isinstance(reply, Exception):
+            raise reply
+        return [reply]
+
+    monkeypatch.setattr(old_handler, "_run", run)
+    return compare_replies(old, custom, folder / "photographs", folder / "new.mar")
 
 
 @pytest.mark.parametrize(
     ("before", "now", "message"),
     [
-        pytest.param((True, {"a": 0.5, "b": 0.4}), SAME, "answers one.jpg with", id="moved"),
-        pytest.param(SAME, (False, {"type": "PostprocessFailed"}), "PostprocessF", id="failed"),
-        pytest.param((True, {"text": "cat"}), (True, "cat"), '{"text": "cat"}', id="text"),
+        pytest.param({"a": 0.5, "b": 0.4}, SAME, "answers one.jpg with", id="moved"),
+        pytest.param(SAME, {"type": "PostprocessFailed"}, "PostprocessF", id="failed"),
+        pytest.param({"text": "cat"}, "cat", '{"text": "cat"}', id="text"),
     ],
 )
 def test_another_answer_is_refused_before_the_archive_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: Any, now: Any, message: str
 ) -> None:
     with pytest.raises(WrongOption, match=f"{message}.*serve the archive as it is"):
-        compare(tmp_path, monkeypatch, OldHandler(tmp_path, "h.py"), [before], [now])
+        compare(tmp_path, monkeypatch, None, before, now)
+
+
+FAILED = WrongOption("RuntimeError: sizes of tensors must match")
 
 
 def test_a_postprocess_that_was_never_compared_is_refused(
@@ -239,12 +257,12 @@ def test_a_postprocess_that_was_never_compared_is_refused(
 ) -> None:
     own = CustomHandler(tmp_path / "h.py", "Own")
     with pytest.raises(WrongOption, match="sizes of tensors.*--calibrate FOLDER"):
-        compare(tmp_path, monkeypatch, OldHandler(tmp_path, "h.py", {}, own), [FAILED])
+        compare(tmp_path, monkeypatch, own, FAILED)
 
 
 def test_settings_are_converted_also_where_the_old_handler_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # TorchServe's own fails on a model of less than five classes.
-    said = compare(tmp_path, monkeypatch, OldHandler(tmp_path, "image_classifier"), [FAILED])
+    said = compare(tmp_path, monkeypatch, None, FAILED)
     assert said.startswith("not compared, because the old handler fails: RuntimeError")
