@@ -36,6 +36,7 @@ from offpath.archive.photograph_sets import load_photographs
 from offpath.archive.sources.definition import check_shadowing
 from offpath.archive.sources.model_source import ModelSource
 from offpath.errors import ExpectedError, WrongOption
+from offpath.handler.config import HandlerConfig
 from offpath.handler.custom_handler import MARK_FILE
 from offpath.handler.model.engines.engine import FOLDER
 from offpath.handler.model.outputs import OneOutput, keep_one_output
@@ -124,8 +125,8 @@ class ArchiveSpec:
         checks_answers: whether to run the model on photographs. That settles `activation: auto`,
             and makes and checks the engine's files.
         calibrate: a folder of photographs; None for those that PyPI packages ship.
-        check: checks the archive before it gets its place, and returns a line for `say`; raises
-            WrongOption to refuse it.
+        check: a last check of the model and the handler's settings, which returns a line for `say`;
+            raises WrongOption to refuse them.
     """
 
     name: str
@@ -139,7 +140,7 @@ class ArchiveSpec:
     checks_answers: bool = False
     calibrate: Path | None = None
     names_version: bool = False
-    check: Callable[[Path], str] | None = None
+    check: Callable[[torch.nn.Module, HandlerConfig], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -178,13 +179,13 @@ def build_archive(
         if spec.checks_answers:
             config = _check_answers(spec, scratch / "stage" / FOLDER, say)
             spec = replace(spec, config=config)
+        if spec.check is not None:
+            say(spec.check(spec.source.module, spec.config.handler))
         built = _run_archiver(spec, scratch)
         if spec.checks_answers and spec.source.users_file is not None:
             check_loads_alone(built, spec.source.users_file, WEIGHTS_FILE)
         partial = scratch / "normalised.mar"
         normalise_archive(built, partial)
-        if spec.check is not None:
-            say(spec.check(partial))
         try:
             _put(partial, target)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Converts an archive's own handler, and compares a converted archive with the one it came from.
+"""Converts an archive's own handler, and compares its scores with those of the new handler.
 
 The archive's code runs in processes of its own (`handler_process.py`).
 """
@@ -6,27 +6,28 @@ The archive's code runs in processes of its own (`handler_process.py`).
 from __future__ import annotations
 
 import json
-import math
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-from PIL import Image
+import torch
 
 from offpath.archive.custom_handler import CustomHandler
-from offpath.archive.mar_file import LABELS, read_mar, unpack_mar
+from offpath.archive.photograph_sets import decode_photograph
 from offpath.archive.photographs import BUNDLED
 from offpath.archive.sources.stock_archive import OldArchive
 from offpath.errors import WrongOption
+from offpath.handler.config import HandlerConfig
+from offpath.handler.model.engines.eager import EagerEngine
+from offpath.handler.model.outputs import activate
 
 PROGRAM = "offpath.archive.sources.handler_process"
 MOST_PHOTOGRAPHS = 16
-# The largest difference of a probability, and of larger numbers relative to them.
+# The largest difference of a probability.
 MOST_DIFFERENT = 0.01
 CURE = (
     "serve the archive as it is (offpath serve --server granian), or write what its handler does as"
@@ -42,8 +43,6 @@ from offpath.handler.converted_handler import ConvertedClassifier  # noqa: E402
 
 class {CLASS}(ConvertedClassifier):
     theirs = """
-# The engine and the scaled decode are checked by the parity gate.
-EXACT = {"decode": "exact", "engine": "eager", "precision": "fp32", "trace_endpoint": "off"}
 ENVIRONMENT = {
     "OFFPATH_PREDICTION_LOG": "off",
     "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1",
@@ -77,77 +76,58 @@ def convert_handler(old: OldArchive) -> tuple[dict[str, Any], CustomHandler | No
     return settings, CustomHandler(folder / FILE, CLASS)
 
 
-def compare_replies(
-    old: OldArchive, custom: CustomHandler | None, calibrate: Path | None, new: Path
+def compare_scores(
+    old: OldArchive,
+    custom: CustomHandler | None,
+    calibrate: Path | None,
+    model: torch.nn.Module,
+    config: HandlerConfig,
 ) -> str:
-    """Compares replies to photographs with those of the archive built from the old one.
+    """Compares the scores of photographs with those of the old handler.
+
+    What an engine or the scaled decode change is not seen here: the parity gate checks that.
 
     Args:
-        old: its labels are replaced by those of `new`, in which those that classes share are told
-            apart.
-        custom: its own postprocess.
+        custom: its own postprocess, which gets raw outputs; the old handler's process tries it.
         calibrate: a folder of photographs; None for the bundled ones.
-        new: a .mar file.
+        model: returns raw outputs.
+        config: the settings of the new handler.
 
     Returns:
         One line on what was compared.
 
     Raises:
-        WrongOption: a photograph gets another answer, or its own postprocess answers none.
+        WrongOption: the old handler fails on all photographs, or gives one other scores.
     """
-    archive, folder = read_mar(new), old.folder / "compared"
-    unpack_mar(archive, folder)
-    config = archive.model_config or {}
-    exact = {**config, "handler": {**config.get("handler", {}), **EXACT}}
-    (folder / "model-config.yaml").write_text(yaml.safe_dump(exact), encoding="utf-8")
-    if LABELS in archive.names:
-        shutil.copyfile(folder / LABELS, old.folder / LABELS)
-    files = sorted(filter(is_image, (calibrate or BUNDLED).iterdir()))[:MOST_PHOTOGRAPHS]
+    files = sorted(path for path in (calibrate or BUNDLED).iterdir() if path.is_file())
+    del files[MOST_PHOTOGRAPHS:]
     try:
-        before = _run(old.folder, old.handler, files)
+        found = _run(old.folder, old.handler, files)
     except WrongOption as error:
-        reason = f"not compared, because the old handler fails: {error}"
-        if custom is None:
-            return reason
+        found = [str(error)]
+    # A file on which the old handler fails has an error's text; there are notes among images.
+    before = {file: torch.tensor(one) for file, one in zip(files, found) if type(one) is list}
+    if not before:
         raise WrongOption(
-            f"{reason}; pass images like those that clients send: --calibrate FOLDER"
-        ) from error
-    for file, old_reply, reply in zip(files, before, _run(folder, "classifier_entry.py", files)):
-        if not is_same(old_reply, reply):
+            f"the old handler fails on photographs: {found[-1]}; pass images like those that "
+            f"clients send (--calibrate FOLDER), or {CURE}"
+        )
+    exact = replace(config, decode="exact")
+    engine = EagerEngine(model, exact, torch.device("cpu"))
+    for file, theirs in before.items():
+        image = torch.tensor(decode_photograph(file.read_bytes(), exact))
+        with torch.inference_mode():
+            outputs = engine(image[None]).float()
+        ours = activate(outputs, "softmax" if custom else config.activation)[0]
+        # Two best classes may change places if they are as good.
+        worse, moved = theirs.max() - theirs[ours.argmax()], (ours - theirs).abs().max()
+        if worse > MOST_DIFFERENT or not moved <= MOST_DIFFERENT:
             raise WrongOption(
-                f"the old handler answers {file.name} with {json.dumps(old_reply)[:200]}, and "
-                f"the converted one with {json.dumps(reply)[:200]}; {CURE}"
+                f"the old handler gives {file.name} class {theirs.argmax()} with probability "
+                f"{theirs.max():.3f}, the converted one class {ours.argmax()} with "
+                f"{ours.max():.3f}; {CURE}"
             )
-    return f"compared with the old handler on {len(files)} photographs: the same answers"
-
-
-def is_image(path: Path) -> bool:
-    """Tells images from the notes and label files beside them."""
-    try:
-        Image.open(path).close()
-    except OSError:
-        return False
-    return True
-
-
-def is_same(before: Any, now: Any) -> bool:
-    """Compares two replies: numbers within MOST_DIFFERENT, and all else equal.
-
-    Scores by label need not have the same labels. Their best label is the same, or as good.
-    """
-    if isinstance(before, float) and isinstance(now, float):
-        return math.isclose(before, now, rel_tol=MOST_DIFFERENT, abs_tol=MOST_DIFFERENT)
-    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        return all(map(is_same, before, now))
-    if not isinstance(before, dict) or not isinstance(now, dict):
-        return bool(before == now)
-    if before and all(isinstance(value, float) for value in (*before.values(), *now.values())):
-        best = max(before, key=before.__getitem__)
-        if not is_same(now.get(best, -math.inf), max(now.values(), default=0.0)):
-            return False
-    elif before.keys() != now.keys():
-        return False
-    return all(is_same(before[key], now[key]) for key in before.keys() & now.keys())
+    return f"compared with the old handler on {len(before)} photographs: the same scores"
 
 
 def _run(folder: Path, handler: str, files: Sequence[Path] = ()) -> Any:

@@ -230,11 +230,11 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
 
 def _load_old(
     old: OldArchive, handler: CustomHandler | None, given: dict[str, Any], options: dict[str, Any]
-) -> tuple[ModelSource, CustomHandler | None, Callable[[Path], str] | None]:
+) -> tuple[ModelSource, CustomHandler | None, Callable[..., str] | None]:
     """Returns the model with its preprocessing, its handler, and a last check of the archive."""
     from offpath.archive.model_probe import find_channels
     from offpath.archive.sources.model_source import load_model_source
-    from offpath.archive.sources.old_handler import compare_replies, convert_handler
+    from offpath.archive.sources.old_handler import compare_scores, convert_handler
 
     own = "" if old.has_stock_handler or handler else f"{old.handler} and "
     _say(f"running {own}{old.model.name} of {options['old']}, which is Python code")
@@ -245,15 +245,11 @@ def _load_old(
     settings, custom = convert_handler(old)
     if settings and find_channels(source.module) == 1:
         settings["channels"] = 1
-    if settings and "image_size" not in {**settings, **given}:
-        raise WrongOption(
-            f"{old.handler} does not resize; pass --set image_size=28 for images of 28 x 28 pixels"
-        )
     source = replace(source, handler=settings)
     if given.keys() & (settings or {*INPUT_SETTINGS, "activation", "top_k"}):
         _say("not compared with the old handler, whose answers --set changes")
         return source, custom, None
-    return source, custom, partial(compare_replies, old, custom, options["calibrate"])
+    return source, custom, partial(compare_scores, old, custom, options["calibrate"])
 
 
 def _unpack_old(options: dict[str, Any], folder: Path) -> OldArchive | None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
+import ts
 from ts.metrics.caching_metric import CachingMetric
 from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from ts.metrics.metric_type_enum import MetricTypes
@@ -38,6 +39,7 @@ from offpath.serving.service.messages import Refused, Reply, Request
 
 logger = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[2]
+DEFAULT_METRICS = Path(ts.__file__).parent / "configs" / "metrics.yaml"
 JSON = "application/json"
 # Of a part with a file name and without a type (Netty's HttpPostBodyUtil.java).
 FILE_TYPE = "application/octet-stream"
@@ -82,7 +84,8 @@ class ForeignHandler:
         self._device = "cpu" if gpu is None else f"cuda:{gpu}"
         self._door = DoorBodies.from_environment()
         enter_archive(folder, handler)
-        cache = PublishedMetrics(settings.metrics_config, sums, name)
+        metrics = settings.metrics_config or str(DEFAULT_METRICS)
+        cache = PublishedMetrics(metrics, sums, name)
         self._thread = ThreadPoolExecutor(1, "foreign-handler")
         load = TsModelLoader().load
         envelope = settings.envelope or None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import shutil
 import socket
@@ -171,17 +170,5 @@ class GranianServer(Server):
         return ForeignSettings(
             os.environ.get("TS_SERVICE_ENVELOPE", envelope),
             given.get("decode_input_request", "true") == "true",
-            given.get("metrics_config") or str(find_default_metrics()),
+            given.get("metrics_config", ""),
         )
-
-
-def find_default_metrics() -> Path:
-    """Returns TorchServe's own metrics.yaml.
-
-    Raises:
-        MissingPackage: the Python part of TorchServe is not installed.
-    """
-    spec = importlib.util.find_spec("ts")
-    if spec is None or spec.origin is None:
-        raise MissingPackage("TorchServe", "torchserve")
-    return Path(spec.origin).parent / "configs" / "metrics.yaml"

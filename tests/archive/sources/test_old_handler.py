@@ -17,9 +17,10 @@ from PIL import Image
 from offpath.archive.custom_handler import CustomHandler
 from offpath.archive.sources import old_handler
 from offpath.archive.sources.handler_process import describe
-from offpath.archive.sources.old_handler import compare_replies, is_same
+from offpath.archive.sources.old_handler import compare_scores
 from offpath.archive.sources.stock_archive import unpack
 from offpath.errors import WrongOption
+from offpath.handler.config import HandlerConfig
 from tests.archive.sources.test_stock_archive import convert
 from tests.support.hostile_archives import pack
 from tests.support.photographs import PHOTOGRAPHS
@@ -81,7 +82,7 @@ def test_the_mnist_example_is_converted(tmp_path: Path) -> None:
         photograph.rgb.convert("L").resize((28, 28)).save(digits / f"{photograph.name}.png")
     new, said = convert(old, "--set", "image_size=28", "--calibrate", str(digits))
     assert "running mnist_handler.py and mnist.py of" in said
-    assert "compared with the old handler on 3 photographs: the same answers" in said
+    assert "compared with the old handler on 3 photographs: the same scores" in said
     assert "warning" not in said
     with zipfile.ZipFile(new) as archive:
         section = yaml.safe_load(archive.read("model-config.yaml"))["handler"]
@@ -182,87 +183,86 @@ def test_what_cannot_be_converted_is_named(
         describe_class(tmp_path, monkeypatch, base, body)
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "same"),
-    [
-        pytest.param({"a": 0.6, "b": 0.4}, {"a": 0.598, "b": 0.402}, True, id="scores"),
-        pytest.param({"a": 0.6, "b": 0.4}, {"a": 0.58, "b": 0.42}, False, id="other-scores"),
-        pytest.param({"a": 0.501, "b": 0.499}, {"b": 0.501, "a": 0.499}, True, id="changed-places"),
-        pytest.param({"a": 0.6, "b": 0.1}, {"a": 0.6, "c": 0.1}, True, id="another-fifth"),
-        pytest.param({"a": 0.6, "b": 0.4}, {"b": 0.6, "a": 0.4}, False, id="another-best"),
-        pytest.param({"a": 0.6}, {"b": 0.6}, False, id="another-label"),
-        pytest.param({"a": 0.6}, {"a": float("nan")}, False, id="no-number"),
-        pytest.param([{"class": 7, "score": 50.0}], [{"class": 7, "score": 50.1}], True, id="json"),
-        pytest.param([{"class": 7, "score": 50.0}], [{"class": 7, "score": 51.0}], False, id="far"),
-        pytest.param(998, 999, False, id="another-class"),
-        pytest.param({"ok": True}, {"ok": False}, False, id="another-truth"),
-        pytest.param({"label": "a"}, {"label": "b"}, False, id="another-text"),
-        pytest.param({"label": "a"}, {"label": "a", "rank": 1}, False, id="another-key"),
-        pytest.param([1, 2], [1], False, id="shorter"),
-    ],
-)
-def test_replies_are_compared_by_what_they_hold(before: Any, now: Any, same: bool) -> None:
-    assert is_same(before, now) is same
-
-
 STOCK = {
     **{"modelName": "m", "handler": "image_classifier"},
     **{"modelFile": "net.py", "serializedFile": "net.pth"},
 }
-SAME = {"a": 0.9, "b": 0.1}
+MODEL = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(1))
+SCORES = torch.softmax(torch.tensor([0.2, 0.4, 0.6]), 0).tolist()
 
 
 def compare(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, custom: CustomHandler | None, *replies: object
+    folder: Path, monkeypatch: pytest.MonkeyPatch, said: object, custom: bool = False
 ) -> str:
-    """Compares the replies of both handlers to one photograph; an error is raised."""
-    for name in ("old.mar", "new.mar"):
-        pack(folder / name, {"model": STOCK}, {"net.py": b"", "net.pth": b""})
-    old = unpack(folder / "old.mar", folder / "old")
+    """Compares what the old handler says of a photograph with the model, whose scores it averages."""
+    pack(folder / "old.mar", {"model": STOCK}, {"net.py": b"", "net.pth": b""})
     (folder / "photographs").mkdir()
-    Image.new("RGB", (8, 8)).save(folder / "photographs" / "one.jpg")
+    Image.new("RGB", (8, 8), (51, 102, 153)).save(folder / "photographs" / "one.png")
     (folder / "photographs" / "README").touch()
-    said = iter(replies)
-
-    def run(*_: object) -> list[object]:
-        reply = next(said)
-        if isinstance(reply, Exception):
-            raise reply
-        return [reply]
-
-    monkeypatch.setattr(old_handler, "_run", run)
-    return compare_replies(old, custom, folder / "photographs", folder / "new.mar")
+    monkeypatch.setattr(old_handler, "_run", lambda *_: ["OSError: no image", said])
+    return compare_scores(
+        unpack(folder / "old.mar", folder / "old"),
+        CustomHandler(folder / "h.py", "Own") if custom else None,
+        folder / "photographs",
+        MODEL,
+        HandlerConfig.from_mapping({"image_size": 32, "mean": 0.0, "std": 1.0}, environ={}),
+    )
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "message"),
+    "scores",
     [
-        pytest.param({"a": 0.5, "b": 0.4}, SAME, "answers one.jpg with", id="moved"),
-        pytest.param(SAME, {"type": "PostprocessFailed"}, "PostprocessF", id="failed"),
-        pytest.param({"text": "cat"}, "cat", '{"text": "cat"}', id="text"),
+        pytest.param(SCORES, id="same"),
+        pytest.param([SCORES[0], SCORES[1] + 0.005, SCORES[2] - 0.005], id="near"),
     ],
 )
-def test_another_answer_is_refused_before_the_archive_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: Any, now: Any, message: str
+@pytest.mark.parametrize("custom", [False, True])
+def test_the_same_scores_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: list[float], custom: bool
 ) -> None:
-    with pytest.raises(WrongOption, match=f"{message}.*serve the archive as it is"):
-        compare(tmp_path, monkeypatch, None, before, now)
+    assert "on 1 photographs: the same scores" in compare(tmp_path, monkeypatch, scores, custom)
 
 
-FAILED = WrongOption("RuntimeError: sizes of tensors must match")
+@pytest.mark.parametrize(
+    "scores",
+    [
+        pytest.param([SCORES[0], SCORES[1] + 0.02, SCORES[2] - 0.02], id="moved"),
+        pytest.param(SCORES[::-1], id="another-best"),
+        pytest.param([float("nan")] * 3, id="no-number"),
+    ],
+)
+def test_other_scores_are_refused_before_the_archive_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: list[float]
+) -> None:
+    with pytest.raises(WrongOption, match="gives one.png class .*serve the archive as it is"):
+        compare(tmp_path, monkeypatch, scores)
 
 
-def test_a_postprocess_that_was_never_compared_is_refused(
+def test_an_old_handler_that_was_never_compared_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = CustomHandler(tmp_path / "h.py", "Own")
     with pytest.raises(WrongOption, match="sizes of tensors.*--calibrate FOLDER"):
-        compare(tmp_path, monkeypatch, own, FAILED)
+        compare(tmp_path, monkeypatch, "RuntimeError: sizes of tensors must match")
 
 
-def test_settings_are_converted_also_where_the_old_handler_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("postprocess", "said"),
+    [
+        pytest.param("data.argmax(1).tolist()", None, id="json"),
+        pytest.param("['cat']", "returns a text", id="text"),
+        pytest.param("[self.context.manifest]", "NoneType", id="context"),
+        pytest.param("[data]", "not JSON serializable", id="tensor"),
+    ],
+)
+def test_a_postprocess_is_tried_without_a_context(
+    tmp_path: Path, postprocess: str, said: str | None
 ) -> None:
-    # TorchServe's own fails on a model of less than five classes.
-    said = compare(tmp_path, monkeypatch, None, FAILED)
-    assert said.startswith("not compared, because the old handler fails: RuntimeError")
+    body = f"def postprocess(self, data): return {postprocess}"
+    (tmp_path / "a_handler.py").write_text(CLASS.format(base="ImageClassifier", body=body))
+    torch.jit.script(MODEL).save(tmp_path / "net.pt")
+    manifest = {"model": {"modelName": "m", "handler": "a_handler.py", "serializedFile": "net.pt"}}
+    (tmp_path / "MAR-INF").mkdir()
+    (tmp_path / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
+    Image.new("RGB", (32, 32), (51, 102, 153)).save(tmp_path / "one.png")
+    (found,) = old_handler._run(tmp_path, "a_handler.py", [tmp_path / "one.png"])
+    assert found == pytest.approx(SCORES) if said is None else said in found

@@ -121,7 +121,7 @@ def test_a_class_that_converts_its_checkpoint_is_converted(tmp_path: Path) -> No
         tmp_path / "densenet161-8d451a50.pth",
     )
     new, said = convert(old)
-    assert "compared with the old handler on 4 photographs: the same answers" in said
+    assert "compared with the old handler on 4 photographs: the same scores" in said
     with zipfile.ZipFile(new) as archive:
         weights = torch.load(io.BytesIO(archive.read("weights.pt")), weights_only=True)
     expected = made.state_dict()
