@@ -28,15 +28,16 @@ def read_transforms(processing: Any) -> dict[str, Any]:
         WrongOption: names the steps, which no settings express.
     """
     steps = getattr(processing, "transforms", [processing])
-    named = {type(step).__name__: step for step in steps}
+    names = [type(step).__name__ for step in steps]
+    named = dict(zip(names, steps))
     resize, grey = named.get("Resize"), named.get("Grayscale")
     if (
-        [name for name in map(_name, steps) if name not in ANYWHERE] not in ORDERS
+        [name for name in names if name not in ANYWHERE] not in ORDERS
         or (grey is not None and grey.num_output_channels != 1)
         or (resize is not None and resize.max_size is not None)
     ):
         raise WrongOption(
-            f"its image_processing is {', '.join(map(_name, steps))}, which no settings express; "
+            f"its image_processing is {', '.join(names)}, which no settings express; "
             "accepted: Resize, CenterCrop and Normalize in this order, ToTensor, and Grayscale to "
             "one channel"
         )
@@ -48,14 +49,9 @@ def read_transforms(processing: Any) -> dict[str, Any]:
             values = torch.as_tensor(getattr(named["Normalize"], key)).flatten()
             settings[key] = [float(f"{value:.6g}") for value in values.tolist()]
     if resize is None:
-        return {**settings, "resize": "stretch"}  # which leaves images of the right size as they are
+        # Leaves images of the right size as they are.
+        return {**settings, "resize": "stretch"}
     return {**settings, **_read_size(resize, named.get("CenterCrop"))}
-
-
-def _name(step: Any) -> str:
-    kind = type(step)
-    is_known = kind.__module__.startswith("torchvision.transforms")
-    return kind.__name__ if is_known else f"{kind.__module__}.{kind.__name__}"
 
 
 def _read_size(resize: Any, crop: Any) -> dict[str, Any]:

@@ -194,7 +194,7 @@ SCORES = torch.softmax(torch.tensor([0.2, 0.4, 0.6]), 0).tolist()
 def compare(
     folder: Path, monkeypatch: pytest.MonkeyPatch, said: object, custom: bool = False
 ) -> str:
-    """Compares what the old handler says of a photograph with the model, whose scores it averages."""
+    """Compares what the old handler says of a photograph with a model that averages its pixels."""
     pack(folder / "old.mar", {"model": STOCK}, {"net.py": b"", "net.pth": b""})
     (folder / "photographs").mkdir()
     Image.new("RGB", (8, 8), (51, 102, 153)).save(folder / "photographs" / "one.png")

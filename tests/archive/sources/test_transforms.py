@@ -54,7 +54,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "none": (None, "NoneType"),
     "function": (lambda image: image, "function"),
     "other step": (v1.Compose([v1.Resize(8), v1.RandomHorizontalFlip()]), "RandomHorizontalFlip"),
-    "other class of that name": (type("Resize", (), {"max_size": None})(), r"\w\.Resize"),
     "no resize": (v1.Compose([v1.CenterCrop(64), v1.ToTensor()]), "CenterCrop, ToTensor"),
     "order": (v1.Compose([v1.CenterCrop(64), v1.Resize(64)]), "CenterCrop, Resize"),
     "twice": (v1.Compose([v1.Resize(64), v1.Resize(32)]), "Resize, Resize"),
