@@ -36,6 +36,7 @@ from offpath.archive.photograph_sets import load_photographs
 from offpath.archive.sources.definition import check_shadowing
 from offpath.archive.sources.model_source import ModelSource
 from offpath.errors import ExpectedError, WrongOption
+from offpath.handler.config import HandlerConfig
 from offpath.handler.custom_handler import MARK_FILE
 from offpath.handler.model.engines.engine import FOLDER
 from offpath.handler.model.outputs import OneOutput, keep_one_output
@@ -117,20 +118,21 @@ class ArchiveSpec:
     Attributes:
         version: model version, as TorchServe registers it.
         names_version: whether the file is `NAME-VERSION.mar` instead of `NAME.mar`.
-        labels: names by class index, or what makes them of the number of classes; None for none.
+        labels: names by class index; None for none.
         labels_source: where the labels come from, for messages.
         extra_files: more files for the archive's root.
         handler: a subclass of our handler; None for ours unchanged.
         checks_answers: whether to run the model on photographs. That settles `activation: auto`,
             and makes and checks the engine's files.
         calibrate: a folder of photographs; None for those that PyPI packages ship.
-        check: checks the archive before it gets its place; raises WrongOption to refuse it.
+        check: a last check of the model and the handler's settings, which returns a line for `say`;
+            raises WrongOption to refuse them.
     """
 
     name: str
     version: str
     source: ModelSource
-    labels: list[str] | Callable[[int], list[str]] | None
+    labels: list[str] | None
     labels_source: str
     config: ModelConfig
     extra_files: tuple[Path, ...] = ()
@@ -138,7 +140,7 @@ class ArchiveSpec:
     checks_answers: bool = False
     calibrate: Path | None = None
     names_version: bool = False
-    check: Callable[[Path], None] | None = None
+    check: Callable[[torch.nn.Module, HandlerConfig], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -166,9 +168,7 @@ def build_archive(
     target = find_target(spec.name, output, force, version)
     spec = _take_output(spec, say)
     classes = count_classes(spec.source.module, spec.config.handler.input_geometry)
-    if callable(spec.labels):
-        spec = replace(spec, labels=spec.labels(classes))
-    if isinstance(spec.labels, list):
+    if spec.labels is not None:
         check_label_count(spec.labels, classes, spec.labels_source)
     else:
         say(f"no labels: answers name classes by number, 0 to {classes - 1} (--labels)")
@@ -179,11 +179,11 @@ def build_archive(
         if spec.checks_answers:
             config = _check_answers(spec, scratch / "stage" / FOLDER, say)
             spec = replace(spec, config=config)
+        if spec.check is not None:
+            say(spec.check(spec.source.module, spec.config.handler))
         built = _run_archiver(spec, scratch)
         if spec.checks_answers and spec.source.users_file is not None:
             check_loads_alone(built, spec.source.users_file, WEIGHTS_FILE)
-        if spec.check is not None:
-            spec.check(built)
         partial = scratch / "normalised.mar"
         normalise_archive(built, partial)
         try:
@@ -361,7 +361,7 @@ def _stage_files(spec: ArchiveSpec, stage: Path) -> None:
     if spec.handler is not None:
         shutil.copyfile(spec.handler.file, stage / spec.handler.file.name)
         (stage / "offpath" / MARK_FILE).write_text(f"{spec.handler.mark}\n")
-    if isinstance(spec.labels, list):
+    if spec.labels is not None:
         text = format_index_to_name(spec.labels)
         (stage / "index_to_name.json").write_text(text, encoding="utf-8")
     for name, path in spec.source.files.items():

@@ -11,7 +11,7 @@ from offpath.archive import Say, say_nothing
 from offpath.errors import WrongOption
 
 
-def read_labels(path: Path, say: Say = say_nothing, classes: int | None = None) -> list[str]:
+def read_labels(path: Path, say: Say = say_nothing) -> list[str]:
     """Reads a file with one label per line, TorchServe's index_to_name.json, or a config.json.
 
     A value of the JSON is a label, or a list that ends with one: {"0": "cat"},
@@ -20,8 +20,6 @@ def read_labels(path: Path, say: Say = say_nothing, classes: int | None = None) 
 
     Args:
         say: told which labels several classes share; these get the index.
-        classes: of an index_to_name.json, the number of labels to return. TorchServe looks them up
-            by index, so some may be missing, which become the index, or too many.
 
     Raises:
         WrongOption: the file is missing or unreadable, or an index is missing.
@@ -33,7 +31,7 @@ def read_labels(path: Path, say: Say = say_nothing, classes: int | None = None) 
     except UnicodeDecodeError as error:
         raise WrongOption(f"{path.name} is not UTF-8 text") from error
     is_json = path.suffix == ".json"
-    labels = _from_json(path, text, say, classes) if is_json else text.rstrip().splitlines()
+    labels = _from_json(path, text) if is_json else text.rstrip().splitlines()
     labels = [label.strip() for label in labels]
     if "" in labels:
         raise WrongOption(
@@ -55,7 +53,7 @@ def tell_apart(labels: Sequence[str]) -> list[str]:
     ]
 
 
-def _from_json(path: Path, text: str, say: Say, classes: int | None) -> list[str]:
+def _from_json(path: Path, text: str) -> list[str]:
     try:
         mapping = json.loads(text)
     except ValueError as error:
@@ -64,19 +62,17 @@ def _from_json(path: Path, text: str, say: Say, classes: int | None) -> list[str
         if isinstance(mapping, dict) and isinstance(mapping.get(key), kind):
             mapping = mapping[key]
     if isinstance(mapping, list) and all(isinstance(label, str) for label in mapping):
-        mapping = {str(index): label for index, label in enumerate(mapping)}
+        return mapping
     if not isinstance(mapping, dict):
         raise WrongOption(
             f'{path.name} must map class indices to labels, as in {{"0": "cat", "1": "dog"}}, '
             "or be a list of labels"
         )
-    labels = {k: one[-1] if isinstance(one, list) and one else one for k, one in mapping.items()}
-    count = len(labels) if classes is None else classes
-    missing = [index for index, label in labels.items() if not isinstance(label, str)]
-    missing += [str(index) for index in range(count) if str(index) not in labels]
-    if missing and (classes is None or missing[0] in labels):
-        raise WrongOption(f"{path.name} has no label for class {missing[0]!r:.80}")
-    if missing or len(labels) > count > 0:
-        without = f"; {len(missing)} have none and get the index" if missing else ""
-        say(f"labels: {path.name} has {len(labels)} for {count} classes{without}")
-    return [labels.get(str(index), str(index)) for index in range(count)]
+    labels = []
+    for index in range(len(mapping)):
+        value = mapping.get(str(index))
+        label = value[-1] if isinstance(value, list) and value else value
+        if not isinstance(label, str):
+            raise WrongOption(f"{path.name} has no label for class {index}")
+        labels.append(label)
+    return labels

@@ -1,27 +1,24 @@
-"""Reads, unpacks and copies archives of strangers: .mar files, .tar.gz files, or folders."""
+"""Reads, unpacks and copies archives, which strangers may have made: .mar files, or folders."""
 
 from __future__ import annotations
 
 import errno
-import gzip
 import json
 import re
 import shutil
 import stat
-import tarfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from offpath.archive.model_config import load_yaml
 from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.serving_settings import ServingSettings
 
-ENDINGS = (".mar", ".tar.gz")
 MANIFEST = "MAR-INF/MANIFEST.json"
 OUR_HANDLER = "offpath/handler/classifier.py"
 # The manifest's number of what a server calls on offpath's handler. It grows when a server of this
@@ -39,8 +36,6 @@ MAX_MANIFEST_BYTES = 1 << 20
 # Deflate packs weights to nine tenths, and zeros to a thousandth.
 MAX_RATIO = 100
 SMALL_BYTES = 64 << 20
-# A tar file's list of members takes a kilobyte of memory for each, and packs well.
-MOST_MEMBERS = 100_000
 
 
 @dataclass(frozen=True)
@@ -215,63 +210,14 @@ class _ModelFolder:
                 shutil.copyfile(self._path / name, target)
 
 
-class _Gzip(gzip.GzipFile):
-    def read(self, size: int | None = -1) -> bytes:
-        # tarfile reads names and other headers as a whole, however long they say they are.
-        if size is None or not 0 <= size <= MAX_MANIFEST_BYTES:
-            raise ValueError(f"it has a header of {size} bytes")
-        return super().read(size)
-
-
-class _TarArchive:
-    """A .tar.gz file, with the methods of zipfile.ZipFile; raises ValueError as `_check_members`.
-
-    As in TorchServe, the first folder of each name is left out, which is the model's name.
-    """
-
-    def __init__(self, path: Path, stack: ExitStack) -> None:
-        stream = stack.enter_context(_Gzip(path))
-        self._tar = stack.enter_context(tarfile.open(fileobj=stream, mode="r:"))
-        self._members: dict[str, tarfile.TarInfo] = {}
-        packed_bytes, unpacked_bytes = path.stat().st_size, 0
-        for member in self._tar:
-            unpacked_bytes += member.size
-            _check_size(packed_bytes, unpacked_bytes)
-            member.name = member.name.partition("/")[2] or member.name
-            if member.isdir():
-                continue
-            _check_name(member.name, not member.isreg())
-            if member.name in self._members or len(self._members) == MOST_MEMBERS:
-                raise ValueError(f"it has two files of one name, or more than {MOST_MEMBERS:,}")
-            self._members[member.name] = member
-        stream.read(MAX_MANIFEST_BYTES)  # the rest, after which the checksum is compared
-
-    def namelist(self) -> list[str]:
-        return [*self._members]
-
-    def open(self, name: str) -> IO[bytes]:
-        return cast(IO[bytes], self._tar.extractfile(self._members[name]))
-
-    def extractall(self, folder: Path, names: Iterable[str] | None = None) -> None:
-        chosen = self._members if names is None else names
-        self._tar.extractall(folder, map(self._members.__getitem__, chosen), filter="data")
-
-
-_Archive = zipfile.ZipFile | _ModelFolder | _TarArchive
-
-
 @contextmanager
-def _open_mar(path: Path) -> Iterator[_Archive]:
+def _open_mar(path: Path) -> Iterator[zipfile.ZipFile | _ModelFolder]:
     if not path.exists():
         raise WrongOption(f"there is no archive at {path}; `offpath archive` makes one")
     try:
-        with ExitStack() as stack:
-            if is_model_folder(path):
-                yield _ModelFolder(path)
-            elif path.suffix == ".gz":
-                yield _TarArchive(path, stack)
-            else:
-                yield stack.enter_context(zipfile.ZipFile(path))
+        is_folder = is_model_folder(path)
+        with nullcontext(_ModelFolder(path)) if is_folder else zipfile.ZipFile(path) as archive:
+            yield archive
     except ExpectedError:
         raise
     # A damaged or hostile file makes zipfile, zlib and json raise errors of a dozen kinds.
@@ -291,7 +237,11 @@ def _check_members(archive: zipfile.ZipFile, packed_bytes: int) -> None:
     if len({info.filename for info in members}) < len(members):
         raise ValueError("it has two files of one name")
     for info in members:
-        _check_name(info.filename, stat.S_ISLNK(info.external_attr >> 16))
+        name = PurePosixPath(info.filename)
+        is_link = stat.S_ISLNK(info.external_attr >> 16)
+        is_outside = name.is_absolute() or ".." in name.parts or not name.parts
+        if is_link or is_outside or not info.filename.isprintable():
+            raise ValueError(f"its file {info.filename!r:.80} is a link, or lies outside of it")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError(
                 f"its file {info.filename!r:.80} has a compression that TorchServe cannot read"
@@ -301,22 +251,14 @@ def _check_members(archive: zipfile.ZipFile, packed_bytes: int) -> None:
 
 def check_unpacked_size(archive: zipfile.ZipFile, packed_bytes: int) -> None:
     """Raises ValueError for a zip bomb."""
-    _check_size(packed_bytes, sum(info.file_size for info in archive.infolist()))
-
-
-def _check_name(text: str, is_link: bool) -> None:
-    name = PurePosixPath(text)
-    is_outside = name.is_absolute() or ".." in name.parts or not name.parts
-    if is_link or is_outside or not text.isprintable():
-        raise ValueError(f"its file {text!r:.80} is a link, or lies outside of it")
-
-
-def _check_size(packed_bytes: int, unpacked_bytes: int) -> None:
+    unpacked_bytes = sum(info.file_size for info in archive.infolist())
     if unpacked_bytes > MAX_RATIO * packed_bytes + SMALL_BYTES:
         raise ValueError(f"its {packed_bytes:,} bytes unpack to {unpacked_bytes:,}")
 
 
-def _read_manifest(archive: _Archive, names: frozenset[str]) -> dict[str, Any]:
+def _read_manifest(
+    archive: zipfile.ZipFile | _ModelFolder, names: frozenset[str]
+) -> dict[str, Any]:
     """Returns the manifest. What TorchServe reads of its section `model` is printable text."""
     manifest: dict[str, Any] = json.loads(_read_text(archive, MANIFEST))
     model = manifest.get("model") if isinstance(manifest, dict) else None
@@ -340,7 +282,7 @@ def _read_manifest(archive: _Archive, names: frozenset[str]) -> dict[str, Any]:
     return manifest
 
 
-def _read_text(archive: _Archive, name: str) -> bytes:
+def _read_text(archive: zipfile.ZipFile | _ModelFolder, name: str) -> bytes:
     # Not archive.read, which unpacks up to 2 GB before it looks at the declared size.
     with archive.open(name) as file:
         text = file.read(MAX_MANIFEST_BYTES + 1)

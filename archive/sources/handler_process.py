@@ -1,8 +1,8 @@
 """Runs an unpacked archive's handler in a process of its own, loaded as TorchServe loads it.
 
-Its arguments are a folder, the handler, and images, which are answered one after the other; without
-images it describes the handler. The result is JSON on stdout. What the archive's code prints goes
-to stderr, and it gets no network.
+Its arguments are a folder, the handler, and images, whose scores it returns; without images it
+describes the handler. The result is JSON on stdout; an exception ends the process. What
+the archive's code prints goes to stderr, and it gets no network.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
 import ts
-from ts.context import RequestProcessor
 from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from ts.model_loader import TsModelLoader
 from ts.torch_handler.image_classifier import ImageClassifier
@@ -59,27 +59,28 @@ def describe(handler: str) -> dict[str, Any]:
     return {"settings": settings, "name": theirs.__name__, "has_postprocess": has_postprocess}
 
 
-def answer(folder: str, handler: str, files: list[str]) -> list[tuple[bool, Any]]:
-    """Returns for each image whether it is answered, and the reply or the error."""
+def score(folder: str, handler: str, files: list[str]) -> list[list[float] | str]:
+    """Returns the probabilities of each image, on which it tries the postprocess; or an error."""
     metrics = MetricsCacheYamlImpl(str(Path(ts.__file__).parent / "configs" / "metrics.yaml"))
     metrics.initialize_cache()
     service = TsModelLoader().load("model", folder, handler, None, 1, None, True, metrics)
-    context, replies = service.context, []
+    theirs, scores = service._entry_point.__self__, []
+    theirs.context = None  # a converted handler has none
     for file in files:
-        context.request_ids, context.request_processor = {0: "0"}, [RequestProcessor({})]
         try:
-            (reply,) = service._entry_point([{"body": bytearray(Path(file).read_bytes())}], context)
-            if isinstance(reply, str):
-                reply = {"text": reply}  # which our handler would send in quotes
-            value = json.loads(reply if isinstance(reply, bytes) else json.dumps(reply))
-            replies.append((context.get_response_status(0)[0] == 200, value))
+            outputs = theirs.inference(theirs.preprocess([{"body": Path(file).read_bytes()}]))
+            if type(theirs).postprocess is not ImageClassifier.postprocess:
+                (reply,) = theirs.postprocess(outputs)
+                if isinstance(reply, str):
+                    raise ValueError("its postprocess returns a text, which is sent in quotes")
+                json.dumps(reply)
+            scores += torch.softmax(outputs.float(), 1).tolist()
         except Exception as error:
-            replies.append((False, f"{type(error).__name__}: {error}"[:200]))
-    return replies
+            scores.append(f"{type(error).__name__}: {error}"[:200])
+    return scores
 
 
-def main() -> None:
-    """Prints the result; a refusal is a result too."""
+if __name__ == "__main__":
     result = os.dup(1)
     os.dup2(2, 1)
     folder, handler, *files = sys.argv[1:]
@@ -87,9 +88,6 @@ def main() -> None:
     sys.path[0] = folder
     os.chdir(folder)
     with network_refused():
-        try:
-            said: Any = answer(folder, handler, files) if files else describe(handler)
-        except WrongOption as error:
-            said = {"refused": str(error)}
+        found: Any = score(folder, handler, files) if files else describe(handler)
     with os.fdopen(result, "w") as out:
-        json.dump(said, out)
+        json.dump(found, out)

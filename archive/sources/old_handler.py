@@ -1,4 +1,4 @@
-"""Converts an archive's own handler, and compares a converted archive with the one it came from.
+"""Converts an archive's own handler, and compares its scores with those of the new handler.
 
 The archive's code runs in processes of its own (`handler_process.py`).
 """
@@ -6,28 +6,28 @@ The archive's code runs in processes of its own (`handler_process.py`).
 from __future__ import annotations
 
 import json
-import math
 import os
-import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
+import torch
 
 from offpath.archive.custom_handler import CustomHandler
-from offpath.archive.mar_file import LABELS
+from offpath.archive.photograph_sets import decode_photograph
 from offpath.archive.photographs import BUNDLED
 from offpath.archive.sources.stock_archive import OldArchive
 from offpath.errors import WrongOption
+from offpath.handler.config import HandlerConfig
+from offpath.handler.model.engines.eager import EagerEngine
+from offpath.handler.model.outputs import activate
 
-PROGRAM = "from offpath.archive.sources.handler_process import main; main()"
+PROGRAM = "offpath.archive.sources.handler_process"
 MOST_PHOTOGRAPHS = 16
-# The largest difference of a probability, and of larger numbers relative to them.
+# The largest difference of a probability.
 MOST_DIFFERENT = 0.01
 CURE = (
     "serve the archive as it is (offpath serve --server granian), or write what its handler does as"
@@ -43,8 +43,6 @@ from offpath.handler.converted_handler import ConvertedClassifier  # noqa: E402
 
 class {CLASS}(ConvertedClassifier):
     theirs = """
-# The engine and the scaled decode are checked by the parity gate.
-EXACT = {"decode": "exact", "engine": "eager", "precision": "fp32", "trace_endpoint": "off"}
 ENVIRONMENT = {
     "OFFPATH_PREDICTION_LOG": "off",
     "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1",
@@ -52,114 +50,92 @@ ENVIRONMENT = {
 }
 
 
-@dataclass(frozen=True)
-class OldHandler:
-    """The handler of an unpacked archive.
+def convert_handler(old: OldArchive) -> tuple[dict[str, Any], CustomHandler | None]:
+    """Runs the code of an unpacked archive's handler, and converts what it changes of TorchServe's.
 
-    Attributes:
-        handler: as TorchServe loads it.
-        settings: what it changes of TorchServe's, as `handler:` settings.
-        custom: its own postprocess in a handler of ours.
-    """
-
-    folder: Path
-    handler: str
-    settings: dict[str, Any] = field(default_factory=dict)
-    custom: CustomHandler | None = None
-
-    def compare(self, new: Path, calibrate: Path | None) -> str:
-        """Compares its replies with those of the archive built from it; returns one line.
-
-        Args:
-            new: a .mar file. Its labels are written to the old folder: those that classes shared
-                are told apart.
-            calibrate: a folder of photographs; None for the bundled ones.
-
-        Raises:
-            WrongOption: a photograph gets another answer, or its own postprocess answers none.
-        """
-        folder = self.folder / "compared"
-        with zipfile.ZipFile(new) as archive:
-            archive.extractall(folder)
-        config = folder / "model-config.yaml"
-        settings = yaml.safe_load(config.read_text(encoding="utf-8"))
-        settings["handler"] = {**settings.get("handler", {}), **EXACT}
-        config.write_text(yaml.safe_dump(settings), encoding="utf-8")
-        if (folder / LABELS).exists():
-            shutil.copyfile(folder / LABELS, self.folder / LABELS)
-        files = sorted(path for path in (calibrate or BUNDLED).iterdir() if path.is_file())
-        del files[MOST_PHOTOGRAPHS:]
-        theirs = _run(self.folder, self.handler, files)
-        before = {file: reply for file, (is_answered, reply) in zip(files, theirs) if is_answered}
-        if not before:
-            reason = f"not compared, because the old handler fails: {theirs[-1][1]}"
-            if self.custom is None:
-                return reason
-            raise WrongOption(
-                f"{reason}; pass images like those that clients send: --calibrate FOLDER"
-            )
-        now = _run(folder, "classifier_entry.py", [*before])
-        worst = 0.0
-        for (file, old_reply), (_, reply) in zip(before.items(), now):
-            worst = max(worst, difference := measure(old_reply, reply))
-            if not difference <= MOST_DIFFERENT:
-                raise WrongOption(
-                    f"the old handler answers {file.name} with {json.dumps(old_reply)[:200]}, and "
-                    f"the converted one with {json.dumps(reply)[:200]}; {CURE}"
-                )
-        return (
-            f"compared with the old handler on {len(before)} photographs: the same answers, "
-            f"numbers within {worst:.2g}"
-        )
-
-
-def convert_handler(old: OldArchive) -> OldHandler:
-    """Converts the handler of an unpacked archive, whose code it runs.
+    Returns:
+        The `handler:` settings, empty for TorchServe's own handler; and a handler of ours with its
+        own postprocess, if it has one.
 
     Raises:
-        WrongOption: the handler changes more of TorchServe's than can be converted.
+        WrongOption: the handler changes more than can be converted.
     """
     folder, handler = old.folder, old.handler
     if old.has_stock_handler:
-        return OldHandler(folder, handler)
-    said = _run(folder, handler)
-    if "refused" in said:
-        raise WrongOption(f"{handler} cannot be converted: {said['refused']}; {CURE}")
-    settings = said["settings"]
-    if not said["has_postprocess"]:
-        return OldHandler(folder, handler, settings)
+        return {}, None
+    try:
+        found = _run(folder, handler)
+    except WrongOption as error:
+        raise WrongOption(f"{handler} cannot be converted: {error}; {CURE}") from error
+    settings: dict[str, Any] = found["settings"]
+    if not found["has_postprocess"]:
+        return settings, None
     settings["activation"] = "auto"  # for the prediction log; the postprocess gets raw outputs
     text = (folder / f"{Path(handler).stem}.py").read_bytes()
-    (folder / FILE).write_bytes(text + f"{SUBCLASS}{said['name']}\n".encode())
-    return OldHandler(folder, handler, settings, CustomHandler(folder / FILE, CLASS))
+    (folder / FILE).write_bytes(text + f"{SUBCLASS}{found['name']}\n".encode())
+    return settings, CustomHandler(folder / FILE, CLASS)
 
 
-def measure(before: Any, now: Any) -> float:
-    """Returns the largest difference between two replies; infinite if they differ in kind.
+def compare_scores(
+    old: OldArchive,
+    custom: CustomHandler | None,
+    calibrate: Path | None,
+    model: torch.nn.Module,
+    config: HandlerConfig,
+) -> str:
+    """Compares the scores of photographs with those of the old handler.
 
-    Of scores by label, best ones that change places within MOST_DIFFERENT are no difference.
+    What an engine or the scaled decode change is not seen here: the parity gate checks that.
+
+    Args:
+        custom: its own postprocess, which gets raw outputs; the old handler's process tries it.
+        calibrate: a folder of photographs; None for the bundled ones.
+        model: returns raw outputs.
+        config: the settings of the new handler.
+
+    Returns:
+        One line on what was compared.
+
+    Raises:
+        WrongOption: the old handler fails on all photographs, or gives one other scores.
     """
-    if isinstance(before, float) and isinstance(now, float):
-        return abs(before - now) / max(1.0, abs(before))
-    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        return max(map(measure, before, now), default=0.0)
-    if not isinstance(before, dict) or not isinstance(now, dict):
-        return 0.0 if before == now else math.inf
-    shared: list[float] = [measure(before[key], now[key]) for key in before.keys() & now.keys()]
-    if before and all(isinstance(value, float) for value in (*before.values(), *now.values())):
-        best = max(before, key=before.__getitem__)
-        shared.append(max(now.values(), default=0.0) - now.get(best, -math.inf))
-    elif before.keys() != now.keys():
-        shared.append(math.inf)
-    return max(shared, default=0.0)
+    files = sorted(path for path in (calibrate or BUNDLED).iterdir() if path.is_file())
+    del files[MOST_PHOTOGRAPHS:]
+    try:
+        found = _run(old.folder, old.handler, files)
+    except WrongOption as error:
+        found = [str(error)]
+    # A file on which the old handler fails has an error's text; there are notes among images.
+    before = {file: torch.tensor(one) for file, one in zip(files, found) if type(one) is list}
+    if not before:
+        raise WrongOption(
+            f"the old handler fails on photographs: {found[-1]}; pass images like those that "
+            f"clients send (--calibrate FOLDER), or {CURE}"
+        )
+    exact = replace(config, decode="exact")
+    engine = EagerEngine(model, exact, torch.device("cpu"))
+    for file, theirs in before.items():
+        image = torch.tensor(decode_photograph(file.read_bytes(), exact))
+        with torch.inference_mode():
+            outputs = engine(image[None]).float()
+        ours = activate(outputs, "softmax" if custom else config.activation)[0]
+        # Two best classes may change places if they are as good.
+        worse, moved = theirs.max() - theirs[ours.argmax()], (ours - theirs).abs().max()
+        if worse > MOST_DIFFERENT or not moved <= MOST_DIFFERENT:
+            raise WrongOption(
+                f"the old handler gives {file.name} class {theirs.argmax()} with probability "
+                f"{theirs.max():.3f}, the converted one class {ours.argmax()} with "
+                f"{ours.max():.3f}; {CURE}"
+            )
+    return f"compared with the old handler on {len(before)} photographs: the same scores"
 
 
 def _run(folder: Path, handler: str, files: Sequence[Path] = ()) -> Any:
-    """Runs the program; if it fails, each file gets the last line of its errors as a failure."""
+    """Runs the program; if it fails, raises WrongOption with the last line of its errors."""
     root = str(Path(__file__).parents[3])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(folder), handler, *map(str, files)],
+        [sys.executable, "-m", PROGRAM, str(folder), handler, *map(str, files)],
         cwd="/",
         env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
         capture_output=True,
@@ -167,5 +143,5 @@ def _run(folder: Path, handler: str, files: Sequence[Path] = ()) -> Any:
     )
     if done.returncode == 0:
         return json.loads(done.stdout)
-    reason = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1][:200]
-    return [(False, reason)] * len(files) if files else {"refused": reason}
+    reason = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
+    raise WrongOption(reason.removeprefix("offpath.errors.WrongOption: ")[:200])

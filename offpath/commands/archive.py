@@ -186,12 +186,7 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
     old = _unpack_old(options, folder)
     if old is not None:
         options = _take_from(old, options)
-    labels: list[str] | Callable[[int], list[str]] | None = None
-    if old is not None and options["labels"] == old.labels is not None:
-        read_labels(old.labels, classes=0)  # says now what is wrong with them
-        labels = partial(read_labels, old.labels, _say)
-    elif options["labels"]:
-        labels = read_labels(options["labels"], _say)
+    labels = read_labels(options["labels"], _say) if options["labels"] else None
     preset = load_preset(options["preset"])
     settings = _handler_settings(options)
     server = {**(old.server if old else {}), **_server_settings(options)}
@@ -235,11 +230,11 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
 
 def _load_old(
     old: OldArchive, handler: CustomHandler | None, given: dict[str, Any], options: dict[str, Any]
-) -> tuple[ModelSource, CustomHandler | None, Callable[[Path], None] | None]:
+) -> tuple[ModelSource, CustomHandler | None, Callable[..., str] | None]:
     """Returns the model with its preprocessing, its handler, and a last check of the archive."""
     from offpath.archive.model_probe import find_channels
     from offpath.archive.sources.model_source import load_model_source
-    from offpath.archive.sources.old_handler import convert_handler
+    from offpath.archive.sources.old_handler import compare_scores, convert_handler
 
     own = "" if old.has_stock_handler or handler else f"{old.handler} and "
     _say(f"running {own}{old.model.name} of {options['old']}, which is Python code")
@@ -247,25 +242,14 @@ def _load_old(
     source = replace(source, files={**old.nested_files, **source.files})
     if handler is not None:
         return source, handler, None
-    theirs = convert_handler(old)
-    settings = dict(theirs.settings)
+    settings, custom = convert_handler(old)
     if settings and find_channels(source.module) == 1:
         settings["channels"] = 1
-    if settings and "image_size" not in {**settings, **given}:
-        raise WrongOption(
-            f"{old.handler} does not resize; pass --set image_size=28 for images of 28 x 28 pixels"
-        )
-
-    def compare(new: Path) -> None:
-        try:
-            _say(theirs.compare(new, options["calibrate"]))
-        except WrongOption as error:
-            # Who changes settings of the old handler wants other answers.
-            if not given.keys() & (settings or {*INPUT_SETTINGS, "activation", "top_k"}):
-                raise
-            _say(f"warning: {error}")
-
-    return replace(source, handler=settings), theirs.custom, compare
+    source = replace(source, handler=settings)
+    if given.keys() & (settings or {*INPUT_SETTINGS, "activation", "top_k"}):
+        _say("not compared with the old handler, whose answers --set changes")
+        return source, custom, None
+    return source, custom, partial(compare_scores, old, custom, options["calibrate"])
 
 
 def _unpack_old(options: dict[str, Any], folder: Path) -> OldArchive | None:

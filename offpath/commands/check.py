@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from offpath.archive.mar_file import ENDINGS, is_model_folder
+from offpath.archive.mar_file import is_model_folder
 from offpath.commands.shared_options import json_option
 from offpath.commands.url_option import check_token, check_url
 from offpath.errors import WrongOption
@@ -80,7 +80,7 @@ def find_all(files: Iterable[Path], url: str | None, token: str | None) -> Itera
     from offpath.serving.servers_here import find_servers, refuse_several
 
     for file in files:
-        if not file.name.endswith((*ENDINGS, ".properties")) and not is_model_folder(file):
+        if file.suffix not in (".mar", ".properties") and not is_model_folder(file):
             raise WrongOption(f"{file} is neither a .properties file nor an archive")
     if url is not None and not url.startswith(UNIX):
         check_url("--url", url)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,7 @@ def command(
         asked = {**server_options, "server": kind or server_options["server"]}
         if kind == "granian":
             check_granian(asked)
-        wanted = choose_models(config, models, asked["server"])
+        wanted = models or list_wanted(load_config(config) if config else {})
         store, entries = find_models(model_store, wanted, Path(links))
         return make_settings(store, entries, verbose=verbose, **asked)
 
@@ -190,21 +190,6 @@ def check_granian(options: dict[str, Any]) -> None:
     """Raises WrongOption for gRPC, which only TorchServe has."""
     if options["grpc_port"] is not None:
         raise WrongOption("--grpc-port needs --server torchserve")
-
-
-def choose_models(config: Path | None, models: Sequence[str], server: str) -> Sequence[str]:
-    """Returns the archives to serve, which a properties file may name; empty for all.
-
-    Raises:
-        WrongOption: TorchServe would restore the file's snapshot instead.
-    """
-    properties = load_config(config) if config else {}
-    if models and "model_snapshot" in properties and server == "torchserve":
-        raise WrongOption(
-            f"{config} has a model_snapshot, which TorchServe restores whatever is named: "
-            "remove that line, or name no archive"
-        )
-    return models or list_wanted(properties)
 
 
 def choose_addresses(loaded: Mapping[str, str], is_granian: bool) -> dict[str, str | int]:

@@ -15,10 +15,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
+import ts
 from ts.metrics.caching_metric import CachingMetric
 from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from ts.metrics.metric_type_enum import MetricTypes
@@ -37,6 +39,7 @@ from offpath.serving.service.messages import Refused, Reply, Request
 
 logger = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[2]
+DEFAULT_METRICS = Path(ts.__file__).parent / "configs" / "metrics.yaml"
 JSON = "application/json"
 # Of a part with a file name and without a type (Netty's HttpPostBodyUtil.java).
 FILE_TYPE = "application/octet-stream"
@@ -48,13 +51,6 @@ NO_STREAM = "this server sends no reply in parts"
 END_OF_MESSAGE = -1
 # Name, content type as sent (empty for none), value.
 Parameter = tuple[str, str, bytes]
-
-
-@dataclass
-class ForeignHealth:
-    """The health of a handler that cannot tell how its model is."""
-
-    diagnosis: str | None = None
 
 
 class ForeignHandler:
@@ -80,14 +76,16 @@ class ForeignHandler:
         gpu: int | None,
         name: str,
     ) -> None:
-        self.health = ForeignHealth()
+        # A handler cannot tell how its model is, but it may end its process.
+        self.health = SimpleNamespace(diagnosis=None)
         # TorchServe's own metrics are counted by the worker.
         self.count_requests: Callable[..., None] = lambda *_: None
         self._decodes = settings.decode_input
         self._device = "cpu" if gpu is None else f"cuda:{gpu}"
         self._door = DoorBodies.from_environment()
         enter_archive(folder, handler)
-        cache = PublishedMetrics(settings.metrics_config, sums, name)
+        metrics = settings.metrics_config or str(DEFAULT_METRICS)
+        cache = PublishedMetrics(metrics, sums, name)
         self._thread = ThreadPoolExecutor(1, "foreign-handler")
         load = TsModelLoader().load
         envelope = settings.envelope or None
@@ -238,7 +236,8 @@ class PublishedMetrics(MetricsCacheYamlImpl):
     def __init__(self, path: str, sums: MetricSums, model_name: str) -> None:
         super().__init__(path)
         self.model_name = model_name
-        self._publish = limit_series(sums)
+        self._sums = sums
+        self._series: set[tuple[str, ...]] = set()
         self.initialize_cache()
 
     def add_metric_to_cache(
@@ -249,48 +248,32 @@ class PublishedMetrics(MetricsCacheYamlImpl):
         metric_type: MetricTypes = MetricTypes.COUNTER,
     ) -> CachingMetric:
         names = list(dimension_names)
-        super().add_metric_to_cache(metric_name, unit, names, metric_type)
-        metric = PublishedMetric(metric_name, unit, names, metric_type)
-        metric.publish = self._publish
-        self.cache[metric_type][metric_name] = metric
+        metric: CachingMetric = super().add_metric_to_cache(metric_name, unit, names, metric_type)
+        metric.add_or_update = partial(self._publish, metric)
         return metric
 
-
-Publish = Callable[[str, float, bool, dict[str, str]], None]
-
-
-class PublishedMetric(CachingMetric):
-    publish: Publish
-
-    def add_or_update(
-        self, value: float, dimension_values: Sequence[Any] = (), request_id: str = ""
+    def _publish(
+        self,
+        metric: CachingMetric,
+        value: float,
+        dimension_values: Sequence[Any] = (),
+        request_id: str = "",
     ) -> None:
-        if len(dimension_values) != len(self.dimension_names) or not self._accepts(value):
-            logger.error("wrong value or dimensions for metric %s", self.metric_name)
+        name, names = metric.metric_name, metric.dimension_names
+        is_counter = metric.metric_type == MetricTypes.COUNTER
+        if len(dimension_values) != len(names) or (is_counter and value < 0):
+            logger.error("wrong value or dimensions for metric %s", name)
             return
-        labels = {
-            name: str(label)
-            for name, label in zip(self.dimension_names, dimension_values)
-            if name != "Hostname"  # which every metric gets
-        }
-        if self.metric_type == MetricTypes.HISTOGRAM:
-            self.publish(f"{self.metric_name}_sum", value, True, labels)
-            self.publish(f"{self.metric_name}_count", 1, True, labels)
+        labels = {key: str(label) for key, label in zip(names, dimension_values)}
+        labels.pop("Hostname", None)  # which every metric gets
+        if metric.metric_type == MetricTypes.HISTOGRAM:
+            self._add(f"{name}_sum", value, True, labels)
+            self._add(f"{name}_count", 1, True, labels)
         else:
-            self.publish(self.metric_name, value, self.metric_type == MetricTypes.COUNTER, labels)
+            self._add(name, value, is_counter, labels)
 
-    def _accepts(self, value: float) -> bool:
-        return self.metric_type != MetricTypes.COUNTER or value >= 0
-
-
-def limit_series(sums: MetricSums) -> Publish:
-    """Returns a function that adds to `sums`, but not to more than `MOST_SERIES` series."""
-    known: set[tuple[str, ...]] = set()
-
-    def publish(name: str, value: float, is_counter: bool, labels: dict[str, str]) -> None:
-        key = (name, *labels.values())
-        if key in known or len(known) < MOST_SERIES:
-            known.add(key)
-            sums.add(name, float(value), is_counter, **labels)
-
-    return publish
+    def _add(self, name: str, value: float, is_counter: bool, labels: dict[str, str]) -> None:
+        series = (name, *labels.values())
+        if series in self._series or len(self._series) < MOST_SERIES:
+            self._series.add(series)
+            self._sums.add(name, float(value), is_counter, **labels)

@@ -39,7 +39,8 @@ class ForeignSettings:
     Attributes:
         envelope: name of a module of ts.torch_handler.request_envelope; empty for none.
         decode_input: JSON and text are decoded before the handler gets them.
-        metrics_config: path of the metrics.yaml with the metrics that a handler can get by name.
+        metrics_config: path of the metrics.yaml with the metrics that a handler can get by name;
+            empty for TorchServe's own.
     """
 
     envelope: str = ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import shutil
 import socket
@@ -37,8 +36,6 @@ from offpath.serving.server.status_pages import StatusPages
 MOST_LOG_BYTES = 20 << 20
 # Bodies that all workers may hold; beyond it requests get 503.
 MOST_BODY_BYTES = 1 << 30
-# CUDA ignores the indexes of GPUs that are not there.
-ALL_GPUS = ",".join(map(str, range(64)))
 
 
 class GranianServer(Server):
@@ -112,7 +109,6 @@ class GranianServer(Server):
             run = ["--run", str(folder), *port, "--reports", str(theirs.fileno())]
             # OMP_WAIT_POLICY: see torchserve/launch.py
             environment = {"OMP_WAIT_POLICY": "passive", **os.environ}
-            environment |= show_gpus(read_effective(self.settings).get("number_of_gpu"))
             environment |= self.settings.env
             pass_fds = [theirs.fileno()]
             self._start_process(program + store + run, environment, log, pass_fds=pass_fds)
@@ -174,23 +170,5 @@ class GranianServer(Server):
         return ForeignSettings(
             os.environ.get("TS_SERVICE_ENVELOPE", envelope),
             given.get("decode_input_request", "true") == "true",
-            given.get("metrics_config") or str(find_default_metrics()),
+            given.get("metrics_config", ""),
         )
-
-
-def show_gpus(number: str | None) -> dict[str, str]:
-    """Returns the environment in which only the first GPUs are seen, as with `number_of_gpu`."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ALL_GPUS).split(",")
-    return {} if number is None else {"CUDA_VISIBLE_DEVICES": ",".join(visible[: int(number)])}
-
-
-def find_default_metrics() -> Path:
-    """Returns TorchServe's own metrics.yaml.
-
-    Raises:
-        MissingPackage: the Python part of TorchServe is not installed.
-    """
-    spec = importlib.util.find_spec("ts")
-    if spec is None or spec.origin is None:
-        raise MissingPackage("TorchServe", "torchserve")
-    return Path(spec.origin).parent / "configs" / "metrics.yaml"

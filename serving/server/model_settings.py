@@ -83,7 +83,6 @@ def apply_properties(archive: MarFile, name: str, properties: Mapping[str, str])
 def count_default_workers(properties: Mapping[str, str]) -> int:
     """Returns the workers that TorchServe starts for a model whose number is not given."""
     gpus = len(list(DRIVER.glob("*"))) if DRIVER.is_dir() else 0
-    gpus = min(gpus, int(properties.get("number_of_gpu", gpus)))
     return int(properties.get("default_workers_per_model", 0)) or gpus or count_cores()
 
 

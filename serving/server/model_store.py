@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from offpath.archive.mar_file import ENDINGS, MANIFEST, is_model_folder
+from offpath.archive.mar_file import MANIFEST, is_model_folder
 from offpath.errors import WrongOption
 
 
@@ -20,7 +20,7 @@ def find_models(
     Args:
         model_store: folder in which names are looked up; all of it is served if nothing is wanted.
         wanted: `path/to/x.mar`, or `x.mar` or `x` of the store, each also as `NAME=...`; or one
-            folder of archives. An archive may also be a .tar.gz file or a folder with a manifest.
+            folder of archives. An archive may also be a folder with a manifest.
         links: folder for links to archives from several folders; empty or filled by this function.
 
     Raises:
@@ -51,14 +51,13 @@ def find_models(
 
 def _list_archives(folder: Path) -> list[str]:
     unpacked = {path.parents[1].name for path in folder.glob(f"*/{MANIFEST}")}
-    packed = {path.name for path in folder.glob("*") if path.name.endswith(ENDINGS)}
-    return sorted(packed | unpacked)
+    return sorted({path.name for path in folder.glob("*.mar")} | unpacked)
 
 
 def _find_archive(model_store: Path, target: str) -> Path:
     """Finds an archive by its path, or by its name in the store with or without `.mar`."""
     path = Path(target)
-    if (path.name.endswith(ENDINGS) and path.is_file()) or is_model_folder(path):
+    if (path.suffix == ".mar" and path.is_file()) or is_model_folder(path):
         return path
     if path.suffix == ".war":
         raise WrongOption(
@@ -68,7 +67,7 @@ def _find_archive(model_store: Path, target: str) -> Path:
     if "/" in target:
         raise WrongOption(f"there is no archive at {target}; `offpath archive` makes one")
     in_store = _list_archives(model_store)
-    file = target if target.endswith(ENDINGS) or target in in_store else f"{target}.mar"
+    file = target if target.endswith(".mar") or target in in_store else f"{target}.mar"
     if file not in in_store:
         content = f"it has {', '.join(in_store)}" if in_store else "it has no archives"
         raise WrongOption(f"there is no {file!r} in {model_store} ({content}); give a path instead")

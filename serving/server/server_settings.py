@@ -26,7 +26,7 @@ DEFAULTS = {
 PORTS = {"inference_address": 80, "management_address": 8081, "metrics_address": 8082}
 NUMBERS = (
     *("default_workers_per_model", "default_response_timeout", "default_startup_timeout"),
-    *("job_queue_size", "max_request_size", "number_of_gpu"),
+    *("job_queue_size", "max_request_size"),
 )
 # Keys that every server of ours uses. With enable_envvars_config, TS_* of the environment win over
 # them, but for the last ones.
@@ -36,8 +36,6 @@ VARIABLES = (
 )
 HONOURED = (*VARIABLES, "models", "model_snapshot", "enable_envvars_config")
 ADDRESS = re.compile(r"http://([^:/]+)(?::([0-9]{1,5}))?", re.IGNORECASE)
-# Replaced by a variable of the environment (`resolveEnvVarVals` in ConfigManager.java).
-NAMED_VARIABLE = re.compile(r"\$\$([^$]{2,})\$\$")
 ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 # Keys of config.properties whose value is the path of a file.
 PATH_KEYS = ("metrics_config",)
@@ -159,11 +157,6 @@ def read_config(settings: ServerSettings) -> dict[str, str]:
 def load_config(path: Path) -> dict[str, str]:
     """Reads a properties file as `read_config` does."""
     properties = read_properties(path)
-    for key, value in properties.items():
-        unset = [name for name in NAMED_VARIABLE.findall(value) if name not in os.environ]
-        if unset:
-            raise WrongOption(f"{path}: {key} names {unset[0]!r:.80}, a variable that is not set")
-        properties[key] = NAMED_VARIABLE.sub(lambda found: os.environ[found[1]], value)
     if properties.get("enable_envvars_config", "").lower() == "true":
         found = {key: os.environ.get(f"TS_{key.upper()}") for key in VARIABLES}
         properties |= {key: value for key, value in found.items() if value is not None}

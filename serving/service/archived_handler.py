@@ -122,7 +122,7 @@ class ArchivedHandler:
         self._handler.close()
 
     def describe(self) -> dict[str, Any]:
-        """Returns device, engine, precision and more; docs/reference.md lists the keys."""
+        """Returns device, engine, precision and more: `describe_handle` of the classifier."""
         described: dict[str, Any] = self._handler.describe_handle()
         return described
 

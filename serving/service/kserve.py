@@ -7,16 +7,14 @@ the handler. https://kserve.github.io/website/docs/concepts/architecture/data-pl
 from __future__ import annotations
 
 import base64
-import io
 import json
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import orjson
 
 from offpath.handler.error_kinds import ErrorKind
@@ -35,81 +33,29 @@ WHITE_SPACE = b" \t\n\r\v\f"
 BYTES_TYPE = "application/octet-stream"
 # The length of the JSON before the binary data; Triton's clients send and expect it.
 LENGTH_HEADER = "inference-header-content-length"
+BINARY_SIZE = "binary_data_size"
 LENGTH_FORM = re.compile("[0-9]{1,10}")
-MOST_DIMENSIONS = 8
-# Datatype and shape of each output of V2. The last one is the handler's own JSON.
-OUTPUTS: dict[str, tuple[str, list[int]]] = {
-    "label": ("BYTES", [-1, -1]),
-    "score": ("FP32", [-1, -1]),
-    "reply": ("BYTES", [-1]),
-}
+# The only output of V2: the handler's own JSON for each image.
+OUTPUT = "reply"
+TEXTS = {"datatype": "BYTES", "shape": [-1]}
 
 
 @dataclass(frozen=True)
-class InferenceV1:
-    """`{"instances": [...]}`, which gets `{"predictions": [...]}`; `payloads` are the images."""
+class Inference:
+    """The images of a request, and what makes one body of the handler's replies.
 
-    payloads: list[bytes]
-    explains: bool
-
-    def write(self, replies: Sequence[Reply], model: Mapping[str, str], own_id: str) -> Reply:
-        """Makes one reply of the handler's, as `InferenceV2.write`."""
-        name = b"explanations" if self.explains else b"predictions"
-        body = b'{"%s":[%s]}' % (name, b",".join(reply.body for reply in replies))
-        return merge_headers(replies, JSON_TYPE, body)
-
-
-@dataclass(frozen=True)
-class InferenceV2:
-    """Tensors of images, which get tensors of labels, scores and replies.
-
-    Attributes:
-        id: the client's id of the request; None without one.
-        outputs: True for each output that goes as binary data, by name.
-        has_chosen: the client names these outputs; otherwise those that there are will do.
+    `write` also takes `model_name`, `model_version` where paths have versions, and our `id`.
     """
 
     payloads: list[bytes]
-    id: str | None
-    outputs: Mapping[str, bool]
-    has_chosen: bool
-
-    def write(self, replies: Sequence[Reply], model: Mapping[str, str], own_id: str) -> Reply:
-        """Makes one reply of the handler's, which all have status 200.
-
-        Args:
-            model: `model_name` and, where paths have versions, `model_version`.
-            own_id: our id of the request.
-
-        Raises:
-            Refused: the request asks for an output that the replies do not have.
-        """
-        found = make_outputs(replies)
-        if self.has_chosen and not found.keys() >= self.outputs.keys():
-            raise refuse("the replies are not scores by label; ask for the output 'reply'")
-        tensors, binary = [], []
-        for name in (name for name in found if name in self.outputs):
-            tensor, values = {"name": name, **found[name]}, found[name]["data"]
-            if self.outputs[name]:
-                del tensor["data"]
-                binary.append(encode_values(values))
-                tensor["parameters"] = {"binary_data_size": len(binary[-1])}
-            tensors.append(tensor)
-        # Not orjson, here and below: a label may have a lone surrogate.
-        text = json.dumps({**model, "id": self.id or own_id, "outputs": tensors}).encode()
-        if not binary:
-            return merge_headers(replies, JSON_TYPE, text)
-        reply = merge_headers(replies, BYTES_TYPE, b"".join([text, *binary]))
-        reply.headers[LENGTH_HEADER] = str(len(text))
-        return reply
+    write: Callable[[Sequence[Reply], Mapping[str, str]], bytes]
 
 
-Inference = InferenceV1 | InferenceV2
 # Takes a request's body and headers, and the most images.
 Read = Callable[[Any, Mapping[str, str], int], Inference]
 
 
-def read_v1(body: Any, headers: Mapping[str, str], most: int) -> InferenceV1:
+def read_v1(body: Any, headers: Mapping[str, str], most: int) -> Inference:
     """Reads a request of V1 with at most `most` images.
 
     Raises:
@@ -119,30 +65,46 @@ def read_v1(body: Any, headers: Mapping[str, str], most: int) -> InferenceV1:
     if not isinstance(instances, list):
         raise refuse('the JSON must be an object with a list of images, {"instances": [...]}')
     check_count(len(instances), most)
+    key = b"explanations" if headers.get(EXPLAIN_HEADER) == "True" else b"predictions"
     payloads = [read_image(one, f"instance {n}") for n, one in enumerate(instances)]
-    return InferenceV1(payloads, headers.get(EXPLAIN_HEADER) == "True")
+    return Inference(payloads, partial(write_v1, key))
 
 
-def read_v2(body: Any, headers: Mapping[str, str], most: int) -> InferenceV2:
+def write_v1(key: bytes, replies: Sequence[Reply], fields: Mapping[str, str]) -> bytes:
+    return b'{"%s":[%s]}' % (key, b",".join(reply.body for reply in replies))
+
+
+def read_v2(body: Any, headers: Mapping[str, str], most: int) -> Inference:
     """Reads a request of V2, as `read_v1`; the images of several inputs count as those of one."""
     size = read_json_length(headers, len(body))
     content, rest = read_json(memoryview(body)[:size]), memoryview(body)[size:]
     payloads: list[bytes] = []
     for number, tensor in enumerate(list_objects(content, "inputs")):
         place, binary = f"input {number}", None
-        binary_size = read_parameter(tensor, "binary_data_size")
+        parameters = tensor.get("parameters")
+        binary_size = parameters.get(BINARY_SIZE) if isinstance(parameters, dict) else None
         if binary_size is not None:
             if type(binary_size) is not int or not 0 <= binary_size <= len(rest):
-                raise refuse(f"{place} has a wrong binary_data_size; {len(rest)} bytes are left")
+                raise refuse(f"{place} has a wrong {BINARY_SIZE}; {len(rest)} bytes are left")
             binary, rest = rest[:binary_size], rest[binary_size:]
         payloads += read_tensor(tensor, binary, place, most - len(payloads))
     if len(rest) > 0:
         raise refuse(f"{len(rest)} bytes of binary data belong to no input")
     check_count(len(payloads), most)
-    name, asked = content.get("id"), list_objects(content, "outputs")
+    name = content.get("id")
     if not (name is None or isinstance(name, str) and len(name) <= MOST_ID_CHARACTERS):
         raise refuse(f"the id is not a text of at most {MOST_ID_CHARACTERS} characters")
-    return InferenceV2(payloads, name, read_outputs(content, asked), asked != [])
+    if any(one.get("name") != OUTPUT for one in list_objects(content, "outputs")):
+        raise refuse(f"there is no such output; the only one is {OUTPUT!r}")
+    return Inference(payloads, partial(write_v2, {} if name is None else {"id": name}))
+
+
+def write_v2(
+    given: Mapping[str, str], replies: Sequence[Reply], fields: Mapping[str, str]
+) -> bytes:
+    texts = [reply.body.decode() for reply in replies]
+    output = {"name": OUTPUT, "datatype": "BYTES", "shape": [len(texts)], "data": texts}
+    return orjson.dumps({**fields, **given, "outputs": [output]})
 
 
 READERS: dict[str, Read] = {V1: read_v1, V2: read_v2}
@@ -191,36 +153,13 @@ def list_objects(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     return found
 
 
-def read_parameter(owner: Mapping[str, Any], name: str) -> object:
-    parameters = owner.get("parameters")
-    return parameters.get(name) if isinstance(parameters, dict) else None
-
-
-def read_outputs(content: Mapping[str, Any], asked: list[dict[str, Any]]) -> dict[str, bool]:
-    """Returns the outputs that are asked for, and True for those that go as binary data."""
-    is_binary = read_parameter(content, "binary_data_output") is True
-    outputs = {}
-    for one in asked or [{"name": name} for name in OUTPUTS]:
-        own, name = read_parameter(one, "binary_data"), one.get("name")
-        if not isinstance(name, str) or name not in OUTPUTS:
-            raise refuse(f"there is no such output; the outputs are {', '.join(OUTPUTS)}")
-        outputs[name] = is_binary if own is None else own is True
-    return outputs
-
-
 def read_tensor(
     tensor: Mapping[str, Any], binary: memoryview | None, place: str, most: int
 ) -> list[bytes]:
     """Reads the images of one input; `binary` is its part of the binary data."""
-    shape: Any = tensor.get("shape")
-    datatype, data = tensor.get("datatype"), tensor.get("data")
-    is_list = isinstance(shape, list) and len(shape) <= MOST_DIMENSIONS
-    if not is_list or not all(type(size) is int for size in shape):
-        raise refuse(f"the shape of {place} is not a list of at most {MOST_DIMENSIONS} numbers")
-    if datatype == "UINT8" and binary is not None:
-        return split_pixels(shape, binary, place, most)
-    if datatype != "BYTES":
-        raise refuse(f"{place} is neither BYTES, image files, nor UINT8, pixels as binary data")
+    data = tensor.get("data")
+    if tensor.get("datatype") != "BYTES":
+        raise refuse(f"{place} has not the datatype BYTES, for image files")
     if binary is not None:
         images = list(split_bytes(binary, place, most))
     elif isinstance(data, list):
@@ -229,10 +168,7 @@ def read_tensor(
         check_count(len(texts), most)
         images = [read_image(text, f"element {n} of {place}") for n, text in enumerate(texts)]
     else:
-        raise refuse(f"{place} has neither a list of data nor a binary_data_size")
-    # TorchServe's examples have the shape [-1].
-    if -1 not in shape and math.prod(shape) != len(images):
-        raise refuse(f"the shape of {place} does not fit its {len(images)} elements")
+        raise refuse(f"{place} has neither a list of data nor a {BINARY_SIZE}")
     return images
 
 
@@ -247,19 +183,6 @@ def split_bytes(binary: memoryview, place: str, most: int) -> Iterator[bytes]:
         count += 1
         check_count(count, most)
         yield bytes(binary[start:end])
-
-
-def split_pixels(shape: list[int], binary: memoryview, place: str, most: int) -> list[bytes]:
-    """Makes a thin client's .npy of each image of a UINT8 tensor [n, height, width, channels]."""
-    if len(shape) != 4 or min(shape) < 1 or math.prod(shape) != len(binary):
-        raise refuse(f"{place} is not [n, height, width, channels] with a byte for each value")
-    check_count(shape[0], most)
-    head = io.BytesIO()
-    layout = {"descr": "|u1", "fortran_order": False, "shape": tuple(shape[1:])}
-    np.lib.format.write_array_header_1_0(head, layout)
-    size = len(binary) // shape[0]
-    starts = range(0, len(binary), size)
-    return [head.getvalue() + bytes(binary[start : start + size]) for start in starts]
 
 
 def check_count(images: int, most: int) -> None:
@@ -308,43 +231,9 @@ def add_error_text(reply: Reply) -> Reply:
     return replace(reply, body=json.dumps({"error": fields["message"], **fields}).encode())
 
 
-def make_outputs(replies: Sequence[Reply]) -> dict[str, dict[str, Any]]:
-    """Makes the tensors of V2; shorter rows of labels and scores are filled up.
-
-    Replies that are not scores by label, as own handlers and explanations have them, only have
-    the output `reply`.
-    """
-    texts = [reply.body.decode() for reply in replies]
-    reply_tensor = {"datatype": "BYTES", "shape": [len(texts)], "data": texts}
-    scores = [json.loads(text) for text in texts]
-    if not all(map(is_scores, scores)):
-        return {"reply": reply_tensor}
-    width = max(map(len, scores))
-    labels = chain(*([*one, *[""] * (width - len(one))] for one in scores))
-    numbers = chain(*([*one.values(), *[0.0] * (width - len(one))] for one in scores))
-    shape = [len(texts), width]
-    return {
-        "label": {"datatype": "BYTES", "shape": shape, "data": list(labels)},
-        "score": {"datatype": "FP32", "shape": shape, "data": list(numbers)},
-        "reply": reply_tensor,
-    }
-
-
-def is_scores(reply: object) -> bool:
-    return isinstance(reply, dict) and all(type(v) is float for v in reply.values())
-
-
-def encode_values(values: Sequence[str] | Sequence[float]) -> bytes:
-    """Encodes numbers as FP32, and texts as BYTES: each after its length."""
-    if values and not isinstance(values[0], str):
-        return np.asarray(values, "<f4").tobytes()
-    texts = [str(value).encode("utf-8", "replace") for value in values]
-    return b"".join(len(text).to_bytes(4, "little") + text for text in texts)
-
-
-def merge_headers(replies: Sequence[Reply], content_type: str, body: bytes) -> Reply:
+def merge_headers(replies: Sequence[Reply], body: bytes) -> Reply:
     """Makes a reply with the last one's headers, whose batch was the last or one of the last."""
-    return Reply(200, {**replies[-1].headers, "content-type": content_type}, body)
+    return Reply(200, {**replies[-1].headers, "content-type": JSON_TYPE}, body)
 
 
 def speaks_kserve(path: str) -> bool:
@@ -353,14 +242,13 @@ def speaks_kserve(path: str) -> bool:
 
 def list_pages(name: str, version: str | None, is_foreign: bool) -> dict[str, Reply]:
     """Returns the replies to GET, by path, while the model is ready."""
-    outputs = [{"name": n, "datatype": kind, "shape": s} for n, (kind, s) in OUTPUTS.items()]
     model = {
         "name": name,
         "versions": [] if version is None else [version],
         "platform": "offpath",
         # Only another archive's handler knows its own.
-        "inputs": [] if is_foreign else [{"name": "image", "datatype": "BYTES", "shape": [-1]}],
-        "outputs": [] if is_foreign else outputs,
+        "inputs": [] if is_foreign else [{"name": "image", **TEXTS}],
+        "outputs": [] if is_foreign else [{"name": OUTPUT, **TEXTS}],
     }
     ready = {"name": name, "ready": True}
     pages: dict[str, Any] = {

@@ -29,6 +29,7 @@ from offpath.serving.service.kserve import (
     add_error_text,
     find_failure,
     list_pages,
+    merge_headers,
     speaks_kserve,
     split_request,
 )
@@ -238,8 +239,11 @@ class ModelService:
         del content  # whose memory is held for the images from now on
         answer = self._answer(split_request(request, inference.payloads), began_s)
         replies = await (await_client(answer, headers[BODY_HEADER]) if is_named else answer)
+        failed = find_failure(replies)
+        if failed is not None:
+            return failed
         own_id = request.request_id or headers.get(ID_HEADER, "")
-        return find_failure(replies) or inference.write(replies, self._model, own_id)
+        return merge_headers(replies, inference.write(replies, {**self._model, "id": own_id}))
 
     async def _answer(self, requests: Sequence[Request], began_s: float) -> list[Reply]:
         """Returns the handler's replies; each request takes a place in the queue."""

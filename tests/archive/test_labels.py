@@ -47,10 +47,10 @@ def test_labels_are_read(tmp_path: Path, name: str, content: str) -> None:
         pytest.param("a.json", "{", "is not JSON", id="broken-json"),
         pytest.param("a.json", "3", "must map class indices", id="number"),
         pytest.param("a.json", '[1, "a"]', "must map class indices", id="mixed-list"),
-        pytest.param("a.json", '{"0": "a", "2": "b"}', "for class '1'", id="json-gap"),
-        pytest.param("a.json", '{"a": 0, "b": 1}', "for class 'a'", id="inverted"),
-        pytest.param("a.json", '{"0": []}', "for class '0'", id="empty-pair"),
-        pytest.param("a.json", '{"0": {"x": 1}}', "for class '0'", id="nested"),
+        pytest.param("a.json", '{"0": "a", "2": "b"}', "for class 1", id="json-gap"),
+        pytest.param("a.json", '{"a": 0, "b": 1}', "for class 0", id="inverted"),
+        pytest.param("a.json", '{"0": []}', "for class 0", id="empty-pair"),
+        pytest.param("a.json", '{"0": {"x": 1}}', "for class 0", id="nested"),
         pytest.param("a.json", '{"0": " "}', "for class 0", id="blank"),
     ],
 )
@@ -66,35 +66,3 @@ def test_labels_that_several_classes_share_get_the_index(tmp_path: Path) -> None
     labels = read_labels(write(tmp_path, "a.txt", "crane\ncrane\nheron"), said.append)
     assert labels == ["crane (0)", "crane (1)", "heron"]
     assert "several classes share crane; they get the index, as in 'crane (" in said[0]
-
-
-@pytest.mark.parametrize(
-    ("content", "labels", "said"),
-    [
-        pytest.param('{"0": "cat", "1": ["n02", "dog"], "2": "owl"}', None, "", id="all"),
-        pytest.param('{"0": "cat", "2": "owl"}', ["cat", "1", "owl"], "1 have none", id="gap"),
-        pytest.param('{"1": "dog", "2": "owl"}', ["0", "dog", "owl"], "1 have none", id="from-1"),
-        pytest.param('{"0": "cat"}', ["cat", "1", "2"], "has 1 for 3 classes; 2 have", id="few"),
-        pytest.param(
-            '{"0": "cat", "1": "dog", "2": "owl", "99999999999": "x"}', None, "has 4 for 3",
-            id="many",
-        ),
-        pytest.param('{"object_type_names": ["cat", "dog"]}', ["cat", "dog", "2"], "", id="list"),
-        pytest.param('{"0": "1", "2": "owl"}', ["1 (0)", "1 (1)", "owl"], "share 1", id="clash"),
-    ],
-)  # fmt: skip
-def test_labels_of_an_old_archive_are_fitted_to_its_classes(
-    tmp_path: Path, content: str, labels: list[str] | None, said: str
-) -> None:
-    path, lines = write(tmp_path, "index_to_name.json", content), []
-    assert read_labels(path, lines.append, 3) == (labels or ["cat", "dog", "owl"])
-    assert said in "\n".join(lines) and bool(said) <= bool(lines)
-    assert read_labels(path, classes=0) == []
-
-
-@pytest.mark.parametrize("content", ['{"0": []}', '{"0": "cat", "x": 3}', '{"5": {"x": 1}}', "3"])
-def test_labels_of_an_old_archive_that_torchserve_refuses_are_refused(
-    tmp_path: Path, content: str
-) -> None:
-    with pytest.raises(ExpectedError):
-        read_labels(write(tmp_path, "index_to_name.json", content), classes=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import time
 import zipfile
 from collections.abc import Callable
@@ -17,10 +16,8 @@ from tests.handler.prediction_log.conftest import mount_tmpfs  # noqa: F401
 from tests.support.hostile_archives import (
     FILES,
     HOSTILE,
-    HOSTILE_TARS,
     MODEL,
     pack,
-    pack_as_tar,
     with_member,
     with_model,
     write_hostile,
@@ -39,33 +36,6 @@ def test_hostile_archive_is_refused_at_once(tmp_path: Path, name: str) -> None:
     assert time.process_time() - began < MAX_CPU_S
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 500
-
-
-@pytest.mark.parametrize("name", HOSTILE_TARS)
-def test_a_hostile_tar_file_is_refused_at_once(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "hostile.tar.gz"
-    HOSTILE_TARS[name](path)
-    began, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(WrongOption, match="not a TorchServe archive") as refused:
-        read_mar(path)
-    assert time.process_time() - began < MAX_CPU_S
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
-    assert str(refused.value).isprintable()
-    assert len(str(refused.value)) < 500
-
-
-def test_a_tar_file_is_an_archive_too(tmp_path: Path) -> None:
-    pack(tmp_path / "a.mar", {"model": MODEL})
-    pack_as_tar(tmp_path / "a.mar", tmp_path / "a.tar.gz", "m")
-    tar, packed = read_mar(tmp_path / "a.tar.gz"), read_mar(tmp_path / "a.mar")
-    assert (tar.manifest, tar.names) == (packed.manifest, packed.names)
-    unpack_mar(tar, tmp_path / "unpacked")
-    unpack_mar(tar, tmp_path / "some", ["net.py"])
-    copy_mar(tar, tmp_path / "b.mar", {})
-    for name in FILES:
-        assert (tmp_path / "unpacked" / name).read_bytes() == FILES[name]
-    assert [path.name for path in (tmp_path / "some").iterdir()] == ["net.py"]
-    assert read_mar(tmp_path / "b.mar").names == packed.names
 
 
 def test_numbers_in_a_manifest_are_read_as_java_reads_them(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -205,3 +206,24 @@ def test_ray_answers_as_torchserve_does(running, server):
     assert httpx.post(url, content=bytes(40_000_000)).status_code == 413
     late = httpx.post(url, content=jpeg, headers={"x-request-timeout-ms": "0"})
     assert (late.status_code, late.json()["type"]) == (504, "DeadlineExceeded")
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_ray_answers_kserves_protocols(running):
+    jpeg = encode(PHOTOGRAPHS[0].rgb, "JPEG", quality=90)
+    expected = httpx.post(running.predict_url, content=jpeg).json()
+    root = running.predict_url.removesuffix("/predictions/classifier")
+    texts = [base64.b64encode(jpeg).decode()] * 2
+    reply = httpx.post(f"{root}/v1/models/classifier:predict", json={"instances": texts})
+    assert reply.json()["predictions"] == [pytest.approx(expected, abs=1e-5)] * 2
+    image = {"name": "image", "shape": [2], "datatype": "BYTES", "data": texts}
+    body = {"id": "7", "inputs": [image]}
+    answer = httpx.post(f"{root}/v2/models/classifier/infer", json=body).json()
+    assert (answer["id"], answer["model_name"]) == ("7", "classifier")
+    (output,) = answer["outputs"]
+    assert list(map(json.loads, output["data"])) == [pytest.approx(expected, abs=1e-5)] * 2
+    assert httpx.get(f"{root}/v1/models/classifier").json()["ready"]
+    assert httpx.get(f"{root}/v2/models/classifier/ready").json()["ready"]
+    bad = httpx.post(f"{root}/v1/models/classifier:predict", json={"instances": ["bm8="]})
+    assert (bad.status_code, bad.json()["error"][:11]) == (415, "instance 0:")

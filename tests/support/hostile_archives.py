@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import stat
 import struct
-import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -106,95 +103,6 @@ def write_encrypted(path: Path) -> None:
     content[6] |= 1
     content[content.index(b"PK\x01\x02") + 8] |= 1
     path.write_bytes(bytes(content))
-
-
-def pack_as_tar(mar: Path, path: Path, folder: str = "m") -> None:
-    """Writes an archive's files as `torch-model-archiver --archive-format tgz` does."""
-    with zipfile.ZipFile(mar) as archive, tarfile.open(path, "w:gz") as packed:
-        for name in sorted(archive.namelist(), reverse=True):
-            add(packed, f"{folder}/{name}", archive.read(name))
-
-
-def add(packed: tarfile.TarFile, name: str, content: bytes = b"x", **fields: Any) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = len(content)
-    for field, value in fields.items():
-        setattr(member, field, value)
-    packed.addfile(member, io.BytesIO(content))
-
-
-def tar_with(*members: tuple[str, bytes, dict[str, Any]]) -> Make:
-    """Returns what packs a good archive as a tar file, and then these members."""
-
-    def make(path: Path) -> None:
-        pack(path, {"model": MODEL})
-        with zipfile.ZipFile(path) as archive:
-            content = {name: archive.read(name) for name in archive.namelist()}
-        path.unlink()
-        with tarfile.open(path, "w:gz") as packed:
-            for name, text in content.items():
-                add(packed, f"m/{name}", text)
-            for name, text, fields in members:
-                add(packed, name, text, **fields)
-
-    return make
-
-
-def write_long_name(path: Path) -> None:
-    """A name of a gigabyte, which is packed to a megabyte."""
-    header = tarfile.TarInfo("././@LongLink")
-    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 1 << 30
-    with gzip.open(path, "wb", compresslevel=1) as file:
-        file.write(header.tobuf(tarfile.GNU_FORMAT))
-        for _ in range(64):
-            file.write(b"m" * (1 << 24))
-
-
-def write_tar_without_folder(path: Path) -> None:
-    """TorchServe leaves out the first folder of a name, and then finds no manifest."""
-    pack(path.with_suffix(".mar"), {"model": MODEL})
-    with zipfile.ZipFile(path.with_suffix(".mar")) as archive, tarfile.open(path, "w:gz") as packed:
-        for name in archive.namelist():
-            add(packed, name, archive.read(name))
-
-
-def write_cut_tar(path: Path) -> None:
-    tar_with()(path)
-    path.write_bytes(path.read_bytes()[:-20])
-
-
-def write_damaged_tar(path: Path) -> None:
-    """A byte of the checksum."""
-    tar_with()(path)
-    content = bytearray(path.read_bytes())
-    content[-6] ^= 0xFF
-    path.write_bytes(content)
-
-
-# Refused as a .tar.gz file.
-HOSTILE_TARS: dict[str, Make] = {
-    "no-tar": lambda path: path.write_bytes(b"none") and None,
-    "empty-file": lambda path: path.touch(),
-    "no-members": lambda path: tarfile.open(path, "w:gz").close(),
-    "no-first-folder": write_tar_without_folder,
-    "cut-off": write_cut_tar,
-    "damaged": write_damaged_tar,
-    "member-above": tar_with(("m/../../offpath-owned", b"x", {})),
-    "member-with-escapes": tar_with((f"m/a{ESCAPES}", b"x", {})),
-    "member-is-a-link": tar_with(
-        ("m/link", b"", {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"})
-    ),
-    "member-is-a-hard-link": tar_with(
-        ("m/link", b"", {"type": tarfile.LNKTYPE, "linkname": "m/net.py"})
-    ),
-    "member-is-a-fifo": tar_with(("m/fifo", b"", {"type": tarfile.FIFOTYPE})),
-    "member-is-a-device": tar_with(("m/null", b"", {"type": tarfile.CHRTYPE})),
-    "twice-the-same-name": tar_with(("m/net.py", b"x", {})),
-    "twice-in-two-folders": tar_with(("n/net.py", b"x", {})),
-    "bomb": tar_with(("m/zeros", bytes(80 << 20), {})),
-    "name-of-a-gigabyte": write_long_name,
-    "too-many-members": tar_with(*((f"m/{n}", b"", {}) for n in range(100_001))),
-}
 
 
 # Refused by whatever reads an archive.

@@ -12,13 +12,17 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from PIL import Image
 
 from offpath.archive.custom_handler import CustomHandler
 from offpath.archive.sources import old_handler
 from offpath.archive.sources.handler_process import describe
-from offpath.archive.sources.old_handler import OldHandler, measure
+from offpath.archive.sources.old_handler import compare_scores
+from offpath.archive.sources.stock_archive import unpack
 from offpath.errors import WrongOption
+from offpath.handler.config import HandlerConfig
 from tests.archive.sources.test_stock_archive import convert
+from tests.support.hostile_archives import pack
 from tests.support.photographs import PHOTOGRAPHS
 from tests.support.stock_archive import make_stock
 
@@ -78,7 +82,7 @@ def test_the_mnist_example_is_converted(tmp_path: Path) -> None:
         photograph.rgb.convert("L").resize((28, 28)).save(digits / f"{photograph.name}.png")
     new, said = convert(old, "--set", "image_size=28", "--calibrate", str(digits))
     assert "running mnist_handler.py and mnist.py of" in said
-    assert "compared with the old handler on 3 photographs: the same answers" in said
+    assert "compared with the old handler on 3 photographs: the same scores" in said
     assert "warning" not in said
     with zipfile.ZipFile(new) as archive:
         section = yaml.safe_load(archive.read("model-config.yaml"))["handler"]
@@ -167,7 +171,7 @@ def test_what_a_subclass_changes_is_found(
             id="function",
         ),
         pytest.param(
-            *("ImageClassifier", "image_processing = print", "function.* has no setting of ours"),
+            *("ImageClassifier", "image_processing = print", "function.* no settings express"),
             id="transforms",
         ),
     ],
@@ -179,72 +183,86 @@ def test_what_cannot_be_converted_is_named(
         describe_class(tmp_path, monkeypatch, base, body)
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "difference"),
-    [
-        pytest.param({"a": 0.6, "b": 0.4}, {"a": 0.598, "b": 0.402}, 0.002, id="scores"),
-        pytest.param(
-            {"a": 0.501, "b": 0.499}, {"b": 0.501, "a": 0.499}, 0.002, id="changed-places"
-        ),
-        pytest.param({"a": 0.6, "b": 0.1}, {"a": 0.6, "c": 0.1}, 0.0, id="another-fifth"),
-        pytest.param({"a": 0.6, "b": 0.4}, {"b": 0.6, "a": 0.4}, 0.2, id="another-best"),
-        pytest.param({"a": 0.6}, {"b": 0.6}, float("inf"), id="another-label"),
-        pytest.param(
-            [{"class": 7, "score": 50.0}], [{"class": 7, "score": 50.1}], 0.002, id="json"
-        ),
-        pytest.param(998, 999, float("inf"), id="another-class"),
-        pytest.param({"ok": True}, {"ok": False}, float("inf"), id="another-truth"),
-        pytest.param({"label": "a"}, {"label": "b"}, float("inf"), id="another-text"),
-        pytest.param([1, 2], [1], float("inf"), id="shorter"),
-    ],
-)
-def test_replies_are_measured_by_what_they_hold(before: Any, now: Any, difference: float) -> None:
-    assert measure(before, now) == pytest.approx(difference)
-
-
-SAME = (True, {"a": 0.9, "b": 0.1})
-FAILED = (False, "RuntimeError: sizes of tensors must match")
+STOCK = {
+    **{"modelName": "m", "handler": "image_classifier"},
+    **{"modelFile": "net.py", "serializedFile": "net.pth"},
+}
+MODEL = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(1))
+SCORES = torch.softmax(torch.tensor([0.2, 0.4, 0.6]), 0).tolist()
 
 
 def compare(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, old: OldHandler, *replies: list[Any]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, said: object, custom: bool = False
 ) -> str:
-    """Compares with an old handler of one photograph; `replies` are theirs and ours."""
-    with zipfile.ZipFile(folder / "new.mar", "w") as archive:
-        archive.writestr("model-config.yaml", json.dumps({"handler": {"decode": "scaled"}}))
+    """Compares what the old handler says of a photograph with a model that averages its pixels."""
+    pack(folder / "old.mar", {"model": STOCK}, {"net.py": b"", "net.pth": b""})
     (folder / "photographs").mkdir()
-    (folder / "photographs" / "one.jpg").touch()
-    said = iter(replies)
-    monkeypatch.setattr(old_handler, "_run", lambda *_: next(said))
-    return old.compare(folder / "new.mar", folder / "photographs")
+    Image.new("RGB", (8, 8), (51, 102, 153)).save(folder / "photographs" / "one.png")
+    (folder / "photographs" / "README").touch()
+    monkeypatch.setattr(old_handler, "_run", lambda *_: ["OSError: no image", said])
+    return compare_scores(
+        unpack(folder / "old.mar", folder / "old"),
+        CustomHandler(folder / "h.py", "Own") if custom else None,
+        folder / "photographs",
+        MODEL,
+        HandlerConfig.from_mapping({"image_size": 32, "mean": 0.0, "std": 1.0}, environ={}),
+    )
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "message"),
+    "scores",
     [
-        pytest.param((True, {"a": 0.5, "b": 0.4}), SAME, "answers one.jpg with", id="moved"),
-        pytest.param(SAME, (False, {"type": "PostprocessFailed"}), "PostprocessF", id="failed"),
-        pytest.param((True, {"text": "cat"}), (True, "cat"), '{"text": "cat"}', id="text"),
+        pytest.param(SCORES, id="same"),
+        pytest.param([SCORES[0], SCORES[1] + 0.005, SCORES[2] - 0.005], id="near"),
     ],
 )
-def test_another_answer_is_refused_before_the_archive_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: Any, now: Any, message: str
+@pytest.mark.parametrize("custom", [False, True])
+def test_the_same_scores_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: list[float], custom: bool
 ) -> None:
-    with pytest.raises(WrongOption, match=f"{message}.*serve the archive as it is"):
-        compare(tmp_path, monkeypatch, OldHandler(tmp_path, "h.py"), [before], [now])
+    assert "on 1 photographs: the same scores" in compare(tmp_path, monkeypatch, scores, custom)
 
 
-def test_a_postprocess_that_was_never_compared_is_refused(
+@pytest.mark.parametrize(
+    "scores",
+    [
+        pytest.param([SCORES[0], SCORES[1] + 0.02, SCORES[2] - 0.02], id="moved"),
+        pytest.param(SCORES[::-1], id="another-best"),
+        pytest.param([float("nan")] * 3, id="no-number"),
+    ],
+)
+def test_other_scores_are_refused_before_the_archive_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: list[float]
+) -> None:
+    with pytest.raises(WrongOption, match="gives one.png class .*serve the archive as it is"):
+        compare(tmp_path, monkeypatch, scores)
+
+
+def test_an_old_handler_that_was_never_compared_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = CustomHandler(tmp_path / "h.py", "Own")
     with pytest.raises(WrongOption, match="sizes of tensors.*--calibrate FOLDER"):
-        compare(tmp_path, monkeypatch, OldHandler(tmp_path, "h.py", {}, own), [FAILED])
+        compare(tmp_path, monkeypatch, "RuntimeError: sizes of tensors must match")
 
 
-def test_settings_are_converted_also_where_the_old_handler_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("postprocess", "said"),
+    [
+        pytest.param("data.argmax(1).tolist()", None, id="json"),
+        pytest.param("['cat']", "returns a text", id="text"),
+        pytest.param("[self.context.manifest]", "NoneType", id="context"),
+        pytest.param("[data]", "not JSON serializable", id="tensor"),
+    ],
+)
+def test_a_postprocess_is_tried_without_a_context(
+    tmp_path: Path, postprocess: str, said: str | None
 ) -> None:
-    # TorchServe's own fails on a model of less than five classes.
-    said = compare(tmp_path, monkeypatch, OldHandler(tmp_path, "image_classifier"), [FAILED])
-    assert said.startswith("not compared, because the old handler fails: RuntimeError")
+    body = f"def postprocess(self, data): return {postprocess}"
+    (tmp_path / "a_handler.py").write_text(CLASS.format(base="ImageClassifier", body=body))
+    torch.jit.script(MODEL).save(tmp_path / "net.pt")
+    manifest = {"model": {"modelName": "m", "handler": "a_handler.py", "serializedFile": "net.pt"}}
+    (tmp_path / "MAR-INF").mkdir()
+    (tmp_path / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
+    Image.new("RGB", (32, 32), (51, 102, 153)).save(tmp_path / "one.png")
+    (found,) = old_handler._run(tmp_path, "a_handler.py", [tmp_path / "one.png"])
+    assert found == pytest.approx(SCORES) if said is None else said in found

@@ -22,10 +22,7 @@ IMAGENET = v1.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 BICUBIC = v1.InterpolationMode.BICUBIC
 ACCEPTED = {
     "stock": [v1.Resize(256), v1.CenterCrop(224), v1.ToTensor(), IMAGENET],
-    "v2": [
-        *(v2.ToImage(), v2.Resize(256), v2.CenterCrop(224)),
-        *(v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5], [0.5])),
-    ],
+    "v2": [v2.Resize(256), v2.CenterCrop(224), v2.ToTensor(), v2.Normalize([0.5], [0.5])],
     "both sides": [v1.Resize((96, 128)), v1.ToTensor(), IMAGENET],
     "both sides, cropped": [v1.Resize([120, 120]), v1.CenterCrop((96, 64)), v1.ToTensor()],
     "one number in a list": [v1.Resize([72]), v1.CenterCrop(64), v1.ToTensor(), HALF],
@@ -33,7 +30,6 @@ ACCEPTED = {
     "tensor first": [v1.ToTensor(), v1.Resize(72), v1.CenterCrop(64), HALF],
     "grey last": [v1.Resize(72), v1.CenterCrop(64), v1.Grayscale(), v1.ToTensor(), HALF],
     "grey first": [v1.Grayscale(1), v1.Resize((64, 64)), v1.ToTensor(), HALF],
-    "nested": [v1.Compose([v1.Resize(72), v1.CenterCrop(64)]), v1.ToTensor(), HALF],
     "tensors": [
         *(v1.Resize(72), v1.CenterCrop(64), v1.ToTensor()),
         v1.Normalize(torch.full((3, 1, 1), 0.4), torch.full((3, 1, 1), 0.2)),
@@ -58,27 +54,21 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "none": (None, "NoneType"),
     "function": (lambda image: image, "function"),
     "other step": (v1.Compose([v1.Resize(8), v1.RandomHorizontalFlip()]), "RandomHorizontalFlip"),
-    "other class of that name": (type("Resize", (), {})(), "Resize"),
-    "no crop": (v1.Compose([v1.Resize(64), v1.ToTensor()]), r"Resize\(64\) without CenterCrop"),
-    "no resize": (v1.Compose([v1.CenterCrop(64), v1.ToTensor()]), "CenterCrop without Resize"),
-    "order": (v1.Compose([v1.CenterCrop(64), v1.Resize(64)]), "order CenterCrop, Resize"),
-    "twice": (v1.Compose([v1.Resize(64), v1.Resize(32)]), "order Resize, Resize"),
-    "after": (v1.Compose([v1.ToTensor(), HALF, v1.Grayscale()]), "order ToTensor, Normalize, Gr"),
-    "unscaled": (v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32)]), "ToDtype without scale"),
-    "three greys": (
-        v1.Compose([v1.Grayscale(3), v1.ToTensor()]),
-        "Grayscale without num_output_channels=1",
-    ),
-    "nearest": (
-        v1.Compose([v1.Resize((8, 8), v1.InterpolationMode.NEAREST), v1.ToTensor()]),
-        "nearest",
-    ),
-    "longest side": (v1.Compose([v1.Resize(64, max_size=96), v1.CenterCrop(64)]), "max_size"),
+    "no resize": (v1.Compose([v1.CenterCrop(64), v1.ToTensor()]), "CenterCrop, ToTensor"),
+    "order": (v1.Compose([v1.CenterCrop(64), v1.Resize(64)]), "CenterCrop, Resize"),
+    "twice": (v1.Compose([v1.Resize(64), v1.Resize(32)]), "Resize, Resize"),
+    "three greys": (v1.Compose([v1.Grayscale(3), v1.ToTensor()]), "Grayscale, ToTensor"),
+    "longest side": (v1.Compose([v1.Resize(64, max_size=96), v1.CenterCrop(64)]), "Resize, Cent"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_no_setting_expresses_is_named(case: str) -> None:
     processing, named = REFUSED[case]
-    with pytest.raises(WrongOption, match=f"{named}.* has no setting of ours; accepted: a Compose"):
+    with pytest.raises(WrongOption, match=f"is .*{named}.* no settings express; accepted: Resize"):
         read_transforms(processing)
+
+
+def test_a_resize_of_the_shorter_side_needs_a_crop() -> None:
+    with pytest.raises(WrongOption, match=r"Resize\(64\) without CenterCrop"):
+        read_transforms(v1.Compose([v1.Resize(64), v1.ToTensor()]))

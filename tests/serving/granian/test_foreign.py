@@ -26,7 +26,6 @@ from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import make_server
 from tests.support.eventually import eventually
 from tests.support.front import front
-from tests.support.hostile_archives import pack_as_tar
 from tests.support.images import jpeg
 from tests.support.stock_archive import make_stock
 
@@ -130,8 +129,6 @@ class Net(torch.nn.Module):
         pooled = torch.nn.functional.adaptive_avg_pool2d(images, 4)
         return self.classifier(pooled.flatten(1))
 """
-# A stock TorchServe that asks for no token.
-OPEN = {"overrides": {"disable_token_authorization": "true"}}
 CONFIG = {"minWorkers": 1, "maxWorkers": 1, "batchSize": 4, "maxBatchDelay": 50, "mine": {"a": 1}}
 PHOTOGRAPH = jpeg(size=(320, 240))
 # What the handler does, and arguments for httpx.
@@ -345,15 +342,6 @@ def test_the_stock_handler_answers_as_on_torchserve(torchserve: Server, store: P
             assert show(ask(server.inference_url, request, "stock")) == show(
                 ask(torchserve.inference_url, request, "stock")
             )
-
-
-def test_a_tar_file_answers_as_on_torchserve(store: Path, tmp_path: Path) -> None:
-    pack_as_tar(store / "echo.mar", tmp_path / "echo.tar.gz", "echo")
-    replies = []
-    for kind in ("torchserve", "granian"):
-        with start(tmp_path, "echo.tar.gz", kind, stock=kind == "torchserve", **OPEN) as server:
-            replies.append([show(ask(server.inference_url, one)) for one in ("body", "bytes")])
-    assert replies[0] == replies[1] and replies[0][0][0] == 200
 
 
 def test_requests_that_wait_share_a_batch(granian: Server) -> None:

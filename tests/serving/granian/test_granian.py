@@ -29,7 +29,6 @@ from offpath.cli import run
 from offpath.errors import WrongOption
 from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.check.running import check_server
-from offpath.serving.granian.server import show_gpus
 from offpath.serving.granian.slots import MOST_WORKERS, plan_models
 from offpath.serving.granian.worker import choose_gpu
 from offpath.serving.server.served_model import ServedModel
@@ -630,23 +629,3 @@ def test_workers_take_gpus_as_torchserves_do(
         choose_gpu(replace(model, settings=replace(settings, device_type="cpu")), numbers[0])
         is None
     )
-
-
-@pytest.mark.parametrize(
-    ("number", "visible", "expected"),
-    [
-        pytest.param(None, "0,1", None, id="not-given"),
-        pytest.param("0", None, "", id="none"),
-        pytest.param("2", None, "0,1", id="first"),
-        pytest.param("1", "3,1", "3", id="of-those-visible"),
-        pytest.param("9", "3,1", "3,1", id="more-than-there-are"),
-    ],
-)
-def test_number_of_gpu_hides_the_others(
-    monkeypatch: pytest.MonkeyPatch, number: str | None, visible: str | None, expected: object
-) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    shown = show_gpus(number)
-    assert shown == {} if number is None else shown == {"CUDA_VISIBLE_DEVICES": expected}

@@ -1,14 +1,20 @@
 """KServe's protocols on a real Granian, without and behind the front door.
 
-`tritonclient` is the real one. KServe's own client is not among our packages: its bodies are
-written here as `InferRequest.to_rest` writes them (python/kserve/kserve/protocol/infer_type.py).
+`tritonclient` is the real one. KServe's own client and that of the Open Inference Protocol are not
+among our packages; `slow` tests use them where they can be imported:
+
+    pip install --target /tmp/clients kserve==0.21.0 open-inference-openapi==2.0.0.1
+    OFFPATH_KSERVE_CLIENTS=/tmp/clients pytest -m slow tests/serving/granian/test_kserve_paths.py
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
-from collections.abc import Callable, Iterator
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,7 +36,6 @@ from tests.fuzz.costly_requests import PALETTE, png
 from tests.support.eventually import MOST_S, eventually
 from tests.support.front import FrontProcess, log_variables
 from tests.support.granian import GranianProcess, granian
-from tests.support.images import npy
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 pytestmark = pytest.mark.server
@@ -175,13 +180,12 @@ def test_tritons_client_reads_the_metadata(triton: InferenceServerClient) -> Non
 
 @pytest.mark.parametrize("is_binary", [True, False])
 @pytest.mark.parametrize("version", ["", "1.0"])
-def test_tritons_client_gets_labels_and_scores(
+def test_tritons_client_gets_the_replies(
     url: str, triton: InferenceServerClient, is_binary: bool, version: str
 ) -> None:
     # Without binary data, BYTES are text.
     images = IMAGES if is_binary else [text.encode() for text in TEXTS]
-    names = ("label", "score", "reply")
-    outputs = None if is_binary else [InferRequestedOutput(n, binary_data=False) for n in names]
+    outputs = None if is_binary else [InferRequestedOutput("reply", binary_data=False)]
     result = triton.infer(
         "plain",
         [image_input(images, is_binary)],
@@ -192,24 +196,8 @@ def test_tritons_client_gets_labels_and_scores(
     )
     assert result.get_response()["id"] == "mine"
     assert result.get_response()["model_version"] == "1.0"
-    for label, score, reply, image in zip(*map(result.as_numpy, names), IMAGES, strict=True):
-        answer = json.loads(reply)
-        assert same(answer, predict(url, image))
-        assert [t.decode() if is_binary else t for t in label] == list(answer)
-        assert score.tolist() == pytest.approx(list(answer.values()))
-
-
-def test_tritons_client_sends_pixels(url: str, triton: InferenceServerClient) -> None:
-    pixels = np.stack([np.asarray(one.rgb.resize((224, 224))) for one in PHOTOGRAPHS[:2]])
-    given = InferInput("image", list(pixels.shape), "UINT8")
-    given.set_data_from_numpy(pixels)
-    replies = triton.infer("plain", [given]).as_numpy("reply")
-    for reply, array in zip(replies, pixels, strict=True):
-        assert same(json.loads(reply), predict(url, npy(array)))
-    wrong = InferInput("image", [1, 10, 10, 3], "UINT8")
-    wrong.set_data_from_numpy(np.zeros((1, 10, 10, 3), np.uint8))
-    with pytest.raises(InferenceServerException, match=r"instance 0: the array is uint8"):
-        triton.infer("plain", [wrong])
+    for reply, image in zip(result.as_numpy("reply"), IMAGES, strict=True):
+        assert same(json.loads(reply), predict(url, image))
 
 
 def test_tritons_client_shows_which_image_is_bad(triton: InferenceServerClient) -> None:
@@ -218,22 +206,68 @@ def test_tritons_client_shows_which_image_is_bad(triton: InferenceServerClient) 
     assert caught.value.status() == "415"
 
 
-def test_kserves_client(url: str) -> None:
-    # The body of `InferRequest.to_rest` with texts, and with `raw_data`.
-    tensor = {"name": "input-0", "shape": [2], "datatype": "BYTES"}
-    body = {"id": "7", "model_name": "plain", "inputs": [{**tensor, "data": TEXTS[:2]}]}
-    answer = httpx.post(url + V2, json=body).json()
-    assert (answer["id"], answer["model_name"]) == ("7", "plain")
-    data = b"".join(len(one).to_bytes(4, "little") + one for one in IMAGES[:2])
-    tensor["parameters"] = {"binary_data_size": len(data)}
-    text = json.dumps({"id": "7", "model_name": "plain", "inputs": [tensor]}).encode()
-    headers = {"Inference-Header-Content-Length": str(len(text))}
-    headers["content-type"] = "application/octet-stream"
-    again = httpx.post(url + V2, content=text + data, headers=headers).json()
-    for one, other in zip(answer["outputs"], again["outputs"], strict=True):
-        assert one["name"] == other["name"] and one["shape"] == other["shape"]
-        if one["name"] == "score":
-            assert one["data"] == pytest.approx(other["data"], abs=1e-5)
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = os.environ.get("OFFPATH_KSERVE_CLIENTS")
+    if folder is None:
+        pytest.skip("OFFPATH_KSERVE_CLIENTS names no folder with the clients")
+    # Last, so that our own packages win.
+    monkeypatch.setattr(sys, "path", [*sys.path, folder])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clients")
+@pytest.mark.parametrize("is_binary", [True, False])
+def test_kserves_own_client(url: str, is_binary: bool) -> None:
+    import kserve
+
+    async def ask() -> None:
+        v1 = kserve.InferenceRESTClient(kserve.RESTConfig(protocol="v1"))
+        assert await v1.is_model_ready(url, "plain")
+        answers = await v1.infer(url, {"instances": TEXTS}, "plain")
+        check(answers["predictions"])
+        v2 = kserve.InferenceRESTClient(kserve.RESTConfig(protocol="v2"))
+        assert await v2.is_server_ready(url) and await v2.is_server_live(url)
+        assert await v2.is_model_ready(url, "plain")
+        tensor = kserve.InferInput("image", [len(IMAGES)], "BYTES")
+        elements = IMAGES if is_binary else [text.encode() for text in TEXTS]
+        tensor.set_data_from_numpy(np.array(elements, dtype=object), binary_data=is_binary)
+        answer = await v2.infer(url, kserve.InferRequest("plain", [tensor], "7"), "plain")
+        assert (answer.id, answer.model_name) == ("7", "plain")
+        check(map(json.loads, answer.outputs[0].as_numpy()))
+        tensor.set_data_from_numpy(np.array([b"bm8="] * len(IMAGES), dtype=object))
+        with pytest.raises(httpx.HTTPStatusError, match="instance 0: .*415 Unsupported"):
+            await v2.infer(url, kserve.InferRequest("plain", [tensor]), "plain")
+
+    def check(answers: Iterable[dict[str, float]]) -> None:
+        assert all(same(a, predict(url, image)) for a, image in zip(answers, IMAGES, strict=True))
+
+    asyncio.run(ask())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clients")
+def test_the_open_inference_client(url: str) -> None:
+    from open_inference.openapi import InferenceRequest, RequestInput, TensorData
+    from open_inference.openapi.client import OpenInferenceClient
+
+    client = OpenInferenceClient(base_url=url)
+    client.check_server_liveness()
+    client.check_server_readiness()
+    client.check_model_readiness("plain")
+    client.check_model_version_readiness("plain", "1.0")
+    assert "binary_tensor_data" in client.read_server_metadata().extensions
+    assert client.read_model_metadata("plain").outputs[0].name == "reply"
+    data = TensorData(__root__=TEXTS)
+    image = RequestInput(name="image", shape=[len(TEXTS)], datatype="BYTES", data=data)
+    asked = InferenceRequest(id="7", inputs=[image])
+    for answer in (
+        client.model_infer("plain", request=asked),
+        client.model_version_infer("plain", "1.0", request=asked),
+    ):
+        assert (answer.id, answer.model_version) == ("7", "1.0")
+        replies = map(json.loads, answer.outputs[0].data.__root__)
+        assert all(same(a, predict(url, image)) for a, image in zip(replies, IMAGES, strict=True))
 
 
 def test_a_bad_image_fails_its_own_request_alone(url: str) -> None:

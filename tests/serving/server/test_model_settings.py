@@ -12,7 +12,6 @@ import pytest
 from offpath.errors import WrongOption
 from offpath.handler.serving_settings import RANGES, ServingSettings
 from offpath.serving.granian.slots import plan_models
-from offpath.serving.server import model_settings
 from offpath.serving.server.model_settings import (
     count_default_workers,
     list_wanted,
@@ -114,23 +113,3 @@ def test_settings_of_another_form_are_refused(store: Path, text: str) -> None:
     settings = ServerSettings(store, ("full.mar",), overrides={"models": text})
     with pytest.raises(WrongOption, match="config.properties: models is .* expected JSON"):
         read_served(settings)
-
-
-@pytest.mark.parametrize(
-    ("properties", "workers"),
-    [
-        pytest.param({}, 3, id="one-for-each-gpu"),
-        pytest.param({"number_of_gpu": "2"}, 2, id="fewer-gpus"),
-        pytest.param({"number_of_gpu": "9"}, 3, id="more-than-there-are"),
-        pytest.param({"number_of_gpu": "0"}, 5, id="none"),
-        pytest.param({"number_of_gpu": "2", "default_workers_per_model": "7"}, 7, id="said"),
-    ],
-)
-def test_number_of_gpu_limits_the_default_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, properties: dict[str, str], workers: int
-) -> None:
-    for number in range(3):
-        (tmp_path / str(number)).mkdir()
-    monkeypatch.setattr(model_settings, "DRIVER", tmp_path)
-    monkeypatch.setattr(model_settings, "count_cores", lambda: 5)
-    assert count_default_workers(properties) == workers

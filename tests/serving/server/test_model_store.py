@@ -9,7 +9,6 @@ from offpath.archive.mar_file import read_archives
 from offpath.errors import ExpectedError
 from offpath.serving.server.model_store import find_models
 from tests.support.echo_archive import write_mar
-from tests.support.hostile_archives import pack_as_tar
 
 
 @pytest.fixture
@@ -54,19 +53,6 @@ def test_unpacked_archives_are_archives(store: Path, links: Path, tmp_path: Path
     assert find_models(store, (path,), links) == (tmp_path / "other", ("three",))
     assert find_models(store, ("three", f"x={path}"), links) == (links, ("three", "x=three-2"))
     assert [name for name, _ in read_archives(links, ("three", "x=three-2"))] == ["one", "x"]
-
-
-def test_tar_files_are_archives(store: Path, links: Path, tmp_path: Path) -> None:
-    packed = [tmp_path / "other" / "four.tar.gz", store / "four.tar.gz"]
-    for path in packed:
-        path.parent.mkdir(exist_ok=True)
-        pack_as_tar(store / "one.mar", path)
-    assert find_models(store, (), links) == (store, ("four.tar.gz", "one.mar", "two.mar"))
-    assert find_models(store, ("x=four.tar.gz",), links) == (store, ("x=four.tar.gz",))
-    wanted = (f"x={packed[0]}", f"y={packed[1]}")
-    folder, found = find_models(store, wanted, links)
-    assert folder == links and len(found) == 2
-    assert [name for name, _ in read_archives(links, found)] == ["x", "y"]
 
 
 def test_archives_of_several_folders_are_linked_into_one(

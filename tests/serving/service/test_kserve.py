@@ -21,7 +21,6 @@ import orjson
 import pytest
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput, InferResult
 
-from offpath.handler.request.npy import read_npy
 from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, ID_HEADER, TYPE_HEADER
 from offpath.serving.service import model_service
 from offpath.serving.service.kserve import (
@@ -31,6 +30,7 @@ from offpath.serving.service.kserve import (
     add_error_text,
     find_failure,
     list_pages,
+    merge_headers,
     read_v1,
     read_v2,
     split_request,
@@ -68,9 +68,6 @@ def by_length(*elements: bytes) -> bytes:
     return b"".join(len(one).to_bytes(4, "little") + one for one in elements)
 
 
-PIXELS = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
-
-
 @pytest.mark.parametrize(
     "instance",
     [
@@ -91,11 +88,12 @@ def test_v1_takes_images_as_clients_write_them(instance: object) -> None:
 def test_v1_replies_have_the_handlers_own_form() -> None:
     body = orjson.dumps({"instances": TEXTS})
     replies = [reply(one, **{"Server-Timing": str(n)}) for n, one in enumerate(SCORES)]
-    made = read_v1(body, {}, MOST).write(replies, MODEL, "id")
-    assert orjson.loads(made.body) == {"predictions": SCORES}
+    text = read_v1(body, {}, MOST).write(replies, MODEL)
+    assert orjson.loads(text) == {"predictions": SCORES}
+    made = merge_headers(replies, text)
     assert made.headers == {"content-type": "application/json", "Server-Timing": "1"}
-    made = read_v1(body, {EXPLAIN_HEADER: "True"}, MOST).write([reply([[0.5]])], MODEL, "id")
-    assert orjson.loads(made.body) == {"explanations": [[[0.5]]]}
+    text = read_v1(body, {EXPLAIN_HEADER: "True"}, MOST).write([reply([[0.5]])], MODEL)
+    assert orjson.loads(text) == {"explanations": [[[0.5]]]}
 
 
 def test_v2_takes_base64_and_every_input() -> None:
@@ -111,68 +109,24 @@ def test_v2_takes_binary_data_of_several_inputs() -> None:
     assert read_v2(body, headers, MOST).payloads == [*IMAGES, b"third"]
 
 
-def test_v2_makes_thin_clients_arrays_of_pixels() -> None:
-    data = PIXELS.tobytes()
-    body, headers = binary([tensor(shape=PIXELS.shape, datatype="UINT8")], data, [len(data)])
-    payloads = read_v2(body, headers, MOST).payloads
-    for payload, pixels in zip(payloads, PIXELS, strict=True):
-        assert (read_npy(payload, (4, 5, 3)) == pixels).all()
-
-
 @pytest.mark.parametrize("is_binary", [True, False])
 def test_v2_replies_are_read_by_tritons_client(is_binary: bool) -> None:
     given = InferInput("image", [2], "BYTES")
     given.set_data_from_numpy(np.array(IMAGES, dtype=object))
-    names = ("label", "score", "reply")
-    outputs = None if is_binary else [InferRequestedOutput(n, binary_data=False) for n in names]
+    outputs = None if is_binary else [InferRequestedOutput("reply", binary_data=False)]
     body, size = InferenceServerClient.generate_request_body([given], outputs, request_id="mine")
     asked = read_v2(body, {LENGTH_HEADER: str(size)}, MOST)
     assert asked.payloads == IMAGES
-    made = asked.write(list(map(reply, SCORES)), MODEL, "id")
-    length = made.headers.get(LENGTH_HEADER)
-    assert (length is not None) == is_binary
-    result = InferResult.from_response_body(made.body, header_length=length)
+    text = asked.write(list(map(reply, SCORES)), MODEL)
+    result = InferResult.from_response_body(text)
     assert result.get_response()["id"] == "mine"
-    labels = [["tench", "caf\u00e9"], ["cock", ""]]
-    if is_binary:
-        labels = [[label.encode() for label in row] for row in labels]
-    assert result.as_numpy("label").tolist() == labels
-    assert result.as_numpy("score").tolist() == [[0.5, 0.25], [0.75, 0.0]]
     assert list(map(orjson.loads, result.as_numpy("reply"))) == SCORES
 
 
-def ask_v2(**fields: object) -> Inference:
-    return read_v2(orjson.dumps({"inputs": [tensor(TEXTS)], **fields}), {}, MOST)
-
-
 def test_v2_has_our_id_if_the_client_gives_none() -> None:
-    made = ask_v2().write(list(map(reply, SCORES)), MODEL, "own")
-    assert orjson.loads(made.body)["id"] == "own"
-    assert {k: orjson.loads(made.body)[k] for k in MODEL} == MODEL
-
-
-def test_v2_sends_the_outputs_that_are_asked_for() -> None:
-    binary_score = {"name": "score", "parameters": {"binary_data": True}}
-    made = ask_v2(outputs=[{"name": "label"}, binary_score]).write(
-        list(map(reply, SCORES)), MODEL, "id"
-    )
-    result = InferResult.from_response_body(made.body, header_length=made.headers[LENGTH_HEADER])
-    assert result.as_numpy("score").tolist() == [[0.5, 0.25], [0.75, 0.0]]
-    assert result.get_output("label")["data"] == ["tench", "caf\u00e9", "cock", ""]
-    assert result.get_output("reply") is None
-
-
-def test_v2_without_any_class_has_empty_rows() -> None:
-    made = orjson.loads(ask_v2().write([reply({}), reply({})], MODEL, "id").body)
-    assert [one["shape"] for one in made["outputs"]] == [[2, 0], [2, 0], [2]]
-
-
-def test_replies_of_an_own_handler_have_no_labels() -> None:
-    replies = [reply({"defect": {"score": 0.5}}), reply([1]), reply({"count": 3, "ok": True})]
-    made = orjson.loads(ask_v2().write(replies, MODEL, "id").body)
-    assert [one["name"] for one in made["outputs"]] == ["reply"]
-    with pytest.raises(Refused, match="ask for the output 'reply'"):
-        ask_v2(outputs=[{"name": "label"}]).write(replies, MODEL, "id")
+    asked = read_v2(orjson.dumps({"inputs": [tensor(TEXTS)]}), {}, MOST)
+    made = orjson.loads(asked.write(list(map(reply, SCORES)), {**MODEL, "id": "own"}))
+    assert made.items() >= {**MODEL, "id": "own"}.items()
 
 
 DEEP = b"[" * 15_000 + b"]" * 15_000
@@ -220,22 +174,7 @@ def v2(**fields: object) -> bytes:
         pytest.param(read_v2, b'{"inputs": []}', {}, "no images", id="v2-none"),
         pytest.param(
             read_v2, orjson.dumps({"inputs": [tensor([0.5], [1], "FP32")]}), {},
-            "input 0 is neither BYTES", id="v2-dtype",
-        ),
-        pytest.param(
-            read_v2, orjson.dumps({"inputs": [tensor([1] * 12, [1, 2, 2, 3], "UINT8")]}), {},
-            "input 0 is neither BYTES", id="v2-pixels-in-json",
-        ),
-        pytest.param(
-            read_v2, orjson.dumps({"inputs": [tensor(TEXTS, [3])]}), {},
-            "does not fit its 2 elements", id="v2-shape",
-        ),
-        *(
-            pytest.param(
-                read_v2, orjson.dumps({"inputs": [tensor(TEXTS, shape)]}), {},
-                "the shape of input 0", id=f"v2-shape-{n}",
-            )
-            for n, shape in enumerate([None, 2, [2.0], ["2"], [True], [1] * 9])
+            "input 0 has not the datatype BYTES", id="v2-dtype",
         ),
         pytest.param(
             read_v2, orjson.dumps({"inputs": [tensor([[[TEXTS[0]]]], [1])]}), {},
@@ -282,20 +221,7 @@ def v2(**fields: object) -> bytes:
             read_v2, *binary([tensor()], bytes(4_000_000), [4_000_000]), "more than 4 images",
             id="v2-many-empty",
         ),
-        *(
-            pytest.param(
-                read_v2,
-                *binary([tensor(shape=shape, datatype="UINT8")], bytes(24), [24]),
-                "input 0 is not .n, height",
-                id=f"v2-pixels-{n}",
-            )
-            for n, shape in enumerate([[2, 2, 2, 4], [2, 2, 6], [-1, 2, 2, -6], [0, 1, 1, 1], []])
-        ),
         pytest.param(read_v2, v2(id="i" * 257), {}, "at most 256 characters", id="v2-long-id"),
-        pytest.param(
-            read_v2, *binary([tensor(shape=[24, 1, 1, 1], datatype="UINT8")], bytes(24), [24]),
-            "more than 4 images", id="v2-many-pixels",
-        ),
     ],
 )  # fmt: skip
 def test_wrong_input_is_refused_with_a_reason(
@@ -395,12 +321,9 @@ def test_the_first_failure_names_its_index_and_the_text_that_clients_look_for() 
 def test_a_label_with_a_lone_surrogate_is_answered() -> None:
     # As the handler writes it (response.py).
     body = json.dumps({"a\ud800": 0.5}).encode()
-    for is_binary in (False, True):
-        asked = {"name": "label", "parameters": {"binary_data": is_binary}}
-        image = tensor(TEXTS[:1], [1])
-        found = read_v2(orjson.dumps({"inputs": [image], "outputs": [asked]}), {}, MOST)
-        written = found.write([Reply(200, {}, body)], MODEL, "id")
-        assert written.status == 200 and b"label" in written.body
+    for read, form in ((read_v1, {"instances": TEXTS}), (read_v2, {"inputs": [tensor(TEXTS)]})):
+        text = read(orjson.dumps(form), {}, MOST).write([Reply(200, {}, body)] * 2, MODEL)
+        assert b"ud800" in text and json.loads(text)
 
 
 @pytest.mark.parametrize("version", ["1.0", None])
@@ -410,7 +333,7 @@ def test_pages_describe_the_model(version: str | None) -> None:
     for path in models:
         described = orjson.loads(pages[path].body)
         assert described["versions"] == ([version] if version else [])
-        assert [one["name"] for one in described["outputs"]] == ["label", "score", "reply"]
+        assert [one["name"] for one in described["outputs"]] == ["reply"]
         assert orjson.loads(pages[f"{path}/ready"].body) == {"name": "m", "ready": True}
     assert orjson.loads(pages["/v1/models"].body) == {"models": ["m"]}
     assert orjson.loads(list_pages("m", version, True)["/v2/models/m"].body)["outputs"] == []
