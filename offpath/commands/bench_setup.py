@@ -74,7 +74,5 @@ def print_list() -> None:
     for name, make in SERVERS.items():
         reason = make(model, count_cores()).why_not()
         by = f"offpath bench setup {name}" if name in ENVIRONMENTS else "part of offpath"
-        if name == "tf-serving":
-            by = "its owner"
         table.add_row(name, by, reason or "ready")
     Console().print(table)

@@ -35,7 +35,7 @@ from offpath.profiling.load.model_under_test import (
     name_model,
 )
 from offpath.profiling.load.window import Load, RunningServer, WindowWatcher, measure_load
-from offpath.profiling.load.workload import Bodies, load_workload
+from offpath.profiling.load.workload import load_workload
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.registry import make_servers
 
@@ -220,7 +220,6 @@ class Comparison:
         run.variants.update({DECODE: {}, FORWARD: {}})
         for name, adapter in self._servers.items():
             run.variants[name] = adapter.settings
-        self._bodies = Bodies(folder / "bodies")
         self._checks: dict[str, list[tuple[bytes, ExpectedReply]]] = {}
         # Servers that run side by side.
         self._kept: dict[str, Started] = {}
@@ -286,7 +285,7 @@ class Comparison:
         """Starts a server, and measures the time until its first answer."""
         self._say(round_, name, "start")
         adapter = self._servers[name]
-        checks = self._make_checks(adapter, next(iter(self._workloads)))
+        checks = self._make_checks(next(iter(self._workloads)))
         begin_s = time.perf_counter()
         with adapter.running() as running:
             # A stand-in for S3 beside it was started first and does not count.
@@ -330,12 +329,12 @@ class Comparison:
         if cell.workload in server.differences:
             warm_up_s = min(warm_up_s, TURN_WARM_UP_S)
         else:
-            checks = self._make_checks(adapter, cell.workload)
+            checks = self._make_checks(cell.workload)
             difference = check_replies(adapter.name, url, adapter.call, checks)
             server.differences[cell.workload] = difference
         window = load.for_window(
             url,
-            self._bodies.paths(self._workloads[cell.workload], adapter.call),
+            self._workloads[cell.workload].paths,
             cell.clients,
             more_paths=adapter.call.more_paths,
             headers=adapter.call.all_headers,
@@ -347,14 +346,11 @@ class Comparison:
             "answer_difference": round(server.differences[cell.workload], 5),
         }
 
-    def _make_checks(self, adapter: Adapter, workload: str) -> list[tuple[bytes, ExpectedReply]]:
+    def _make_checks(self, workload: str) -> list[tuple[bytes, ExpectedReply]]:
         if workload not in self._checks:
             photographs = self._workloads[workload].read()
             self._checks[workload] = make_checks(self._model, photographs)
-        return [
-            (adapter.call.wrap(photograph) if adapter.call.wrap else photograph, expected)
-            for photograph, expected in self._checks[workload]
-        ]
+        return self._checks[workload]
 
 
 def run_compare(choices: Choices, observer: Observer, save: Callable[[Run], None]) -> Run:

@@ -1,4 +1,4 @@
-"""The form of a client's requests: body, headers, and how the reply is read."""
+"""The form of a client's requests: headers, and how the reply is read."""
 
 from __future__ import annotations
 
@@ -21,14 +21,12 @@ class Call:
 
     Attributes:
         headers: further request headers; a `Content-Type` here wins.
-        wrap: turns the photograph into the body (an envelope around it), before the run.
         read_reply: reads the body of a 200 as label -> probability, with at least the best label;
             raises ValueError, KeyError or TypeError on anything else.
         more_paths: paths that take requests in turn with the server's own, for several models.
     """
 
     headers: Mapping[str, str] = field(default_factory=dict)
-    wrap: Callable[[bytes], bytes] | None = None
     read_reply: Callable[[bytes], dict[str, float]] = read_labels
     more_paths: tuple[str, ...] = ()
 

@@ -24,7 +24,6 @@ from offpath.archive.photographs import encode_jpeg, find_sources, make_photogra
 from offpath.errors import WrongOption
 from offpath.handler.image import SUFFIXES
 from offpath.profiling.core.workplace import cache_folder
-from offpath.profiling.load.call import Call
 
 MANIFEST = "manifest.json"
 # Raise this when the generator changes, so that older caches are left alone.
@@ -195,25 +194,3 @@ def render_images(spec: WorkloadSpec) -> list[Image.Image]:
 
 def mean_size(files: Sequence[bytes]) -> float:
     return sum(map(len, files)) / len(files)
-
-
-class Bodies:
-    """Writes each form of each workload once, as files."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._made: dict[tuple[str, Callable[[bytes], bytes]], tuple[Path, ...]] = {}
-
-    def paths(self, workload: Workload, call: Call) -> tuple[Path, ...]:
-        """Returns the bodies as files, in order; for a plain call these are the photographs."""
-        if call.wrap is None:
-            return workload.paths
-        key = (workload.name, call.wrap)
-        if key not in self._made:
-            folder = self._folder / f"bodies-{len(self._made)}"
-            folder.mkdir(parents=True)
-            paths = tuple(folder / f"{index:05}" for index in range(len(workload.paths)))
-            for path, photograph in zip(paths, workload.read()):
-                path.write_bytes(call.wrap(photograph))
-            self._made[key] = paths
-        return self._made[key]

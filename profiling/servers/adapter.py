@@ -177,7 +177,6 @@ class PackagedAdapter(Adapter):
                 env=self.make_environment(start),
                 scratch=start.scratch,
             ) as process:
-                self.finish_start(start, process)
                 yield RunningPackage(self, process, start.url(self.predict_path))
 
     def find_python(self) -> Path:
@@ -223,9 +222,6 @@ class PackagedAdapter(Adapter):
             if printed < self.workers:
                 return False
         return is_ok(start.url(self.ready_path))()
-
-    def finish_start(self, start: Start, process: ServerProcess) -> None:
-        """Does what is left to do once the server is ready; nothing by default."""
 
 
 class RunningPackage:

@@ -30,14 +30,10 @@ from offpath.handler.serving_settings import KEYS
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.behind_nginx import MosecNginx, TritonNginx
-from offpath.profiling.servers.bentoml import BentoML
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.exported import OffpathExportTriton, OffpathRay
-from offpath.profiling.servers.litserve import LitServe
-from offpath.profiling.servers.mms import Mms
 from offpath.profiling.servers.mosec import Mosec, MosecOffpathDecode
 from offpath.profiling.servers.ray_serve import RayServe
-from offpath.profiling.servers.tf_serving import TfServing
 from offpath.profiling.servers.torchserve import (
     TorchServeAdapter,
     as_it_is,
@@ -65,14 +61,10 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {
     "triton-nginx": TritonNginx,
     "offpath-export-triton": OffpathExportTriton,
     "offpath-ray": OffpathRay,
-    "bentoml": BentoML,
     "ray-serve": RayServe,
-    "litserve": LitServe,
     "mosec": Mosec,
     "mosec-offpath-decode": MosecOffpathDecode,
     "mosec-nginx": MosecNginx,
-    "mms": Mms,
-    "tf-serving": TfServing,
 }
 
 # Name -> environment that `offpath bench setup` installs; the other servers need none.

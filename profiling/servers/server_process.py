@@ -1,6 +1,6 @@
 """A server's processes: started in a session of their own, waited for, and all ended.
 
-Some servers put their workers into sessions of their own (BentoML's supervisor does), and a worker
+Some servers put their workers into sessions of their own, and a worker
 whose parent died belongs to nobody. So each server also carries a mark: a variable in the
 environment, which children inherit. An interrupted start and a killed benchmark leave neither a
 process nor a temporary folder: `python -m offpath.profiling.servers.server_process MARK SESSION

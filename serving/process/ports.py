@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from offpath.errors import ExpectedError
 
 # Linux gives outgoing connections the ports from 32768 on. One of them could take a port in the
-# seconds until its server binds it. Kubernetes has 30000 to 32767 for its services. MMS takes none
-# above 32767.
+# seconds until its server binds it. Kubernetes has 30000 to 32767 for its services.
 PORTS = range(20000, 30000)
 # A port is free until its server binds it, which takes seconds: another process of ours must not
 # choose it meanwhile. An abstract Unix socket lives in the same network namespace as the port and

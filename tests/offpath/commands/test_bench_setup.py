@@ -26,12 +26,12 @@ def test_failed_setup_is_said_at_the_end_and_the_others_go_on(
     monkeypatch.setenv("OFFPATH_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(Environment, "ensure", fail)
 
-    result = invoke("mms", "offpath")
+    result = invoke("triton", "offpath")
 
     assert "offpath: nothing to set up" in result.output
     assert isinstance(result.exception, ExpectedError)
-    assert "not set up: mms" in str(result.exception)
-    assert "mms: pip failed" in result.output
+    assert "not set up: triton" in str(result.exception)
+    assert "triton: pip failed" in result.output
 
 
 def test_list_says_what_is_missing_and_how_to_get_it(

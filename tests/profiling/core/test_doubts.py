@@ -41,10 +41,10 @@ def test_each_doubt_is_said_once(windows, said: str) -> None:
 
 
 def test_who_is_missing_comes_first() -> None:
-    run = make_compare(not_run={"mms": "no binary"}, warnings=["a gate refused int8"])
+    run = make_compare(not_run={"triton": "no binary"}, warnings=["a gate refused int8"])
     run.failures.append(Failure(1, "triton", "died"))
     assert find_doubts(run)[:3] == [
-        "not run: mms: no binary",
+        "not run: triton: no binary",
         "left out in round 2: triton: died",
         "a gate refused int8",
     ]

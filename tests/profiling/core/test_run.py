@@ -13,7 +13,7 @@ from tests.profiling.runs import PHOTOS, make_compare, make_run
 
 
 def test_a_saved_run_reads_back_a_row_a_line(tmp_path: Path) -> None:
-    run = make_compare(not_run={"mms": "no binary"}, details={"stages": ["decode"]})
+    run = make_compare(not_run={"triton": "no binary"}, details={"stages": ["decode"]})
     run.failures.append(Failure(1, "torchserve-stock", "died"))
     path = tmp_path / "deep" / "run.json"
     run.save(path)

@@ -78,7 +78,7 @@ def test_server_that_never_answers_is_ended_after_its_time(tmp_path: Path) -> No
     assert not [p for p in psutil.process_iter() if str(tmp_path) in command_line(p)]
 
 
-# A leader whose workers leave the session, as BentoML's supervisor makes them; one hides its
+# A leader whose workers leave the session; one hides its
 # environment, as Ray's workers do.
 LEADER = """
 import subprocess, sys
