@@ -89,19 +89,6 @@ def test_same_inputs_give_the_same_bytes_in_any_process_folder_and_hour(
     assert len(digests) == 2  # weights from a file, and random ones
 
 
-def test_another_input_gives_other_bytes(make_spec: MakeSpec, tmp_path: Path) -> None:
-    specs = [
-        make_spec(),
-        make_spec(labels=LABELS),
-        make_spec(top_k=2),
-        make_spec(weights="random"),
-    ]
-    digests = [
-        digest(build_archive(spec, tmp_path / str(index)).path) for index, spec in enumerate(specs)
-    ]
-    assert len(set(digests)) == len(specs)
-
-
 def test_existing_archive_is_replaced_only_with_force(make_spec: MakeSpec, tmp_path: Path) -> None:
     first = digest(build_archive(make_spec(), tmp_path / "store").path)
     with pytest.raises(ExpectedError, match="tiny.mar exists; pass --force"):
@@ -135,9 +122,7 @@ def test_failed_rebuild_keeps_the_archive_and_leaves_nothing_behind(
     assert list(scratch.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "name", ["", "-x", ".hidden", "a b", "a/b", "../a", "ni\u00f1o", "a\n", "a*", "a\0"]
-)
+@pytest.mark.parametrize("name", ["", "-x", "../a", "ni\u00f1o", "a\n", "a\0"])
 def test_name_that_torchserve_would_refuse_is_refused(
     make_spec: MakeSpec, tmp_path: Path, name: str
 ) -> None:
@@ -152,9 +137,6 @@ def test_name_that_torchserve_would_refuse_is_refused(
         ("ts.py", "would shadow the module 'ts'"),
         ("tiny.py", "the archive already has a tiny.py"),
         ("classifier_entry.py", "the archive already has a classifier_entry.py"),
-        ("weights.pt", "the archive already has a weights.pt"),
-        ("model-config.yaml", "the archive already has a model-config.yaml"),
-        ("index_to_name.json", "the archive already has a index_to_name.json"),
         ("missing.txt", "no such file"),
         ("folder", "no such file"),
     ],
@@ -200,10 +182,3 @@ def test_bundled_photographs_check_answers_and_settle_what_is_open(
     assert any("engine openvino fp32: on 16 photographs" in line for line in said)
     # The spec is as it was.
     assert spec.config.settings["handler"]["activation"] == "auto"
-
-
-@pytest.mark.usefixtures("no_packages")
-def test_bundled_photographs_are_too_few_for_int8(make_spec: MakeSpec, tmp_path: Path) -> None:
-    with pytest.raises(ExpectedError, match=r"offpath\[bench\].*--calibrate FOLDER"):
-        check_answers(make_spec(precision="int8"), tmp_path, [])
-    assert not list(tmp_path.glob("*.mar"))

@@ -18,8 +18,6 @@ def write(folder: Path, name: str, content: str | bytes) -> Path:
     ("name", "content"),
     [
         pytest.param("a.txt", "cat\ndog\nni\u00f1o\n", id="one-a-line"),
-        pytest.param("a.txt", "cat\r\ndog\r\nni\u00f1o", id="windows-lines"),
-        pytest.param("a.txt", "cat\ndog\nni\u00f1o\n\n\n", id="empty-lines-at-the-end"),
         pytest.param("a.txt", "\ufeff cat \ndog\nni\u00f1o", id="byte-order-mark"),
         pytest.param("a.json", '["cat", "dog", "ni\\u00f1o"]', id="json-list"),
         pytest.param("a.json", '{"2": "ni\u00f1o", "0": "cat", "1": "dog"}', id="json-by-index"),
@@ -45,13 +43,9 @@ def test_labels_are_read(tmp_path: Path, name: str, content: str) -> None:
         pytest.param("a.txt", "cat\n\ndog", "no label for class 1", id="gap"),
         pytest.param("a.txt", b"\xff\xfe\x00", "not UTF-8", id="binary"),
         pytest.param("a.json", "{", "is not JSON", id="broken-json"),
-        pytest.param("a.json", "3", "must map class indices", id="number"),
-        pytest.param("a.json", '[1, "a"]', "must map class indices", id="mixed-list"),
         pytest.param("a.json", '{"0": "a", "2": "b"}', "for class '1'", id="json-gap"),
         pytest.param("a.json", '{"a": 0, "b": 1}', "for class 'a'", id="inverted"),
         pytest.param("a.json", '{"0": []}', "for class '0'", id="empty-pair"),
-        pytest.param("a.json", '{"0": {"x": 1}}', "for class '0'", id="nested"),
-        pytest.param("a.json", '{"0": " "}', "for class 0", id="blank"),
     ],
 )
 def test_labels_that_cannot_be_used_are_refused(
@@ -61,20 +55,11 @@ def test_labels_that_cannot_be_used_are_refused(
         read_labels(write(tmp_path, name, content))
 
 
-def test_labels_that_several_classes_share_get_the_index(tmp_path: Path) -> None:
-    said: list[str] = []
-    labels = read_labels(write(tmp_path, "a.txt", "crane\ncrane\nheron"), said.append)
-    assert labels == ["crane (0)", "crane (1)", "heron"]
-    assert "several classes share crane; they get the index, as in 'crane (" in said[0]
-
-
 @pytest.mark.parametrize(
     ("content", "labels", "said"),
     [
         pytest.param('{"0": "cat", "1": ["n02", "dog"], "2": "owl"}', None, "", id="all"),
         pytest.param('{"0": "cat", "2": "owl"}', ["cat", "1", "owl"], "1 have none", id="gap"),
-        pytest.param('{"1": "dog", "2": "owl"}', ["0", "dog", "owl"], "1 have none", id="from-1"),
-        pytest.param('{"0": "cat"}', ["cat", "1", "2"], "has 1 for 3 classes; 2 have", id="few"),
         pytest.param(
             '{"0": "cat", "1": "dog", "2": "owl", "99999999999": "x"}', None, "has 4 for 3",
             id="many",

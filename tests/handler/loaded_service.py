@@ -106,6 +106,9 @@ load, make_batch, predict = WORKERS[{server!r}]
 service = load({mar!r}, {environ!r})
 rows = make_batch()
 predict(service, rows)  # a first batch, for what `initialize` cannot warm up
+# These cost each worker seconds and megabytes. Only explanations and other engines need them.
+heavy = set(sys.modules).intersection(["captum", "torch._dynamo", "openvino.torch", "onnxruntime"])
+assert not heavy, heavy
 events = []
 watching = False
 # ts/metrics/caching_metric.py reads the host's name (uname, no socket) once per batch.

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from html.parser import HTMLParser
-
-from markdown_it import MarkdownIt
-
 from offpath.profiling.report.charts import (
     Bar,
     BarChart,
@@ -44,34 +40,3 @@ def make_document(name: str = "offpath") -> Document:
         warnings=[name],
         headline=charts[:1],
     )
-
-
-class Cells(HTMLParser):
-    """Collects the texts of a page's tables."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tables: list[list[list[str]]] = []
-
-    def handle_starttag(self, tag: str, _: object) -> None:
-        if tag == "table":
-            self.tables.append([])
-        elif tag == "tr":
-            self.tables[-1].append([])
-        elif tag in ("td", "th"):
-            self.tables[-1][-1].append("")
-        self.is_cell = tag in ("td", "th", "code", "strong")
-
-    def handle_data(self, data: str) -> None:
-        if self.is_cell:
-            self.tables[-1][-1][-1] += data
-
-    def handle_endtag(self, tag: str) -> None:
-        self.is_cell = False
-
-
-def read_tables(markdown: str) -> list[list[list[str]]]:
-    """Returns the cells of all tables, each with its header first, as a reader sees them."""
-    cells = Cells()
-    cells.feed(MarkdownIt("commonmark").enable("table").render(markdown))
-    return cells.tables

@@ -32,7 +32,6 @@ def test_quiet_rounds_that_agree_raise_no_doubt() -> None:
             id="failures",
         ),
         # 0 of 0 is no spread.
-        pytest.param([make_window(0)], "had 0", id="no-reply"),
     ],
 )
 def test_each_doubt_is_said_once(windows, said: str) -> None:

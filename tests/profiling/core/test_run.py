@@ -35,8 +35,6 @@ def test_a_value_a_request_is_kept_to_the_microsecond() -> None:
     ("text", "said"),
     [
         pytest.param("{", "cannot read", id="no-json"),
-        pytest.param("[]", "its format is not", id="list"),
-        pytest.param('{"format": "offpath-bench/1"}', "its format", id="old"),
         pytest.param('{"format": "offpath-run/1", "columns": []}', "columns", id="row"),
     ],
 )

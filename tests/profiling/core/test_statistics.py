@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import random
-
-import numpy as np
 import pytest
 
 from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.core.statistics import Spread, Summary, percentile
+from offpath.profiling.core.statistics import Spread, Summary
 from tests.profiling.runs import (
     PHOTOS,
     make_compare,
@@ -16,15 +13,6 @@ from tests.profiling.runs import (
     make_run,
     make_window,
 )
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_percentiles_are_numpys(seed: int) -> None:
-    rng = random.Random(seed)
-    values = [rng.lognormvariate(3, 1) for _ in range(rng.randint(1, 200))]
-    for percent in (0, 1, 50, 99.9, 100):
-        expected = float(np.percentile(values, percent))
-        assert percentile(values, percent) == pytest.approx(expected)
 
 
 def test_rates_have_the_median_and_extremes_of_the_rounds() -> None:

@@ -39,22 +39,11 @@ class Planted:
         time.sleep(0.002)
 
 
-class Other(Planted):
-    """A handler to compare with."""
-
-
 class Raising(Planted):
     """A handler that fails in `handle`."""
 
     def inference(self, bodies):
         raise ValueError("planted")
-
-
-class Short(Planted):
-    """A handler that forgets a reply."""
-
-    def postprocess(self, sizes):
-        return ["one"]
 
 
 class Refusing(Planted):
@@ -71,7 +60,3 @@ class Dying(Planted):
     def inference(self, bodies):
         print("farewell", flush=True)
         os.kill(os.getpid(), 9)
-
-
-class NoHandler:
-    """A class without a method that TorchServe could call."""

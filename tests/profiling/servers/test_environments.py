@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from offpath.errors import ExpectedError
 from offpath.profiling.servers.environments import Environment
 
 
@@ -69,31 +68,6 @@ def test_environment_shares_our_torch_and_our_code(tiny: Environment) -> None:
     expected = [spec.origin if spec else None for spec in specs]
 
     assert run(tiny.find(), "-c", code.format(modules)).splitlines() == expected
-
-
-def test_what_the_environment_has_itself_wins_over_ours(tiny: Environment) -> None:
-    said = run(tiny.find(), "-c", "import click; print(click.__version__)")
-    assert said == "its own"
-
-
-def test_second_setup_finds_the_first_one_and_does_nothing(
-    tiny: Environment, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert tiny.ensure() == tiny.find()
-    assert capfd.readouterr() == ("", "")
-
-
-def test_failed_installation_shows_what_pip_says_and_leaves_nothing(
-    cache: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    absent = Environment("absent", ("tiny-that-nobody-wrote==1.0",))
-
-    with pytest.raises(ExpectedError, match="'absent': pip ended with 1"):
-        absent.ensure()
-
-    said = capfd.readouterr()
-    assert "tiny-that-nobody-wrote" in said.err and not said.out
-    assert not absent.folder.exists()
 
 
 def test_what_a_killed_setup_left_is_not_taken_for_whole_and_made_anew(
