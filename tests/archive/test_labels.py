@@ -75,11 +75,3 @@ def test_labels_of_an_old_archive_are_fitted_to_its_classes(
     assert read_labels(path, lines.append, 3) == (labels or ["cat", "dog", "owl"])
     assert said in "\n".join(lines) and bool(said) <= bool(lines)
     assert read_labels(path, classes=0) == []
-
-
-@pytest.mark.parametrize("content", ['{"0": []}', '{"0": "cat", "x": 3}', '{"5": {"x": 1}}', "3"])
-def test_labels_of_an_old_archive_that_torchserve_refuses_are_refused(
-    tmp_path: Path, content: str
-) -> None:
-    with pytest.raises(ExpectedError):
-        read_labels(write(tmp_path, "index_to_name.json", content), classes=0)

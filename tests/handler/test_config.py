@@ -99,28 +99,3 @@ def test_numbers_on_0_to_255_name_the_setting(key: str, other: str) -> None:
         read({key: values})
     config = read({"pixel_scale": 255, key: values, other: 57})
     assert getattr(config, key) == tuple(values)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({}, "channels is 1 and handler.mean is missing"),
-        ({"mean": 0.5}, "channels is 1 and handler.std is missing"),
-        (
-            {"channels": 3, "pixel_scale": 255},
-            "pixel_scale is 255 and handler.mean is missing",
-        ),
-        (
-            {"channels": 3, "channel_order": "bgr", "mean": 0.5},
-            "channel_order is bgr and handler.std is missing",
-        ),
-        (
-            {"mean": [0.5] * 3, "std": 0.5},
-            "mean has 3 numbers and handler.channels is 1",
-        ),
-        ({"mean": 0.5, "std": 0.5, "fill": [1, 2, 3]}, "fill has 3 numbers"),
-    ],
-)
-def test_other_channels_need_their_own_numbers(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        read({"channels": 1, **settings})

@@ -42,23 +42,6 @@ def test_rows_and_replies_keep_their_order(make_pipeline: MakePipeline, threads:
         assert_same_answer(reply, pipeline.classify([{"body": payload}])[0])
 
 
-def test_threads_share_a_batch_with_the_calling_thread(
-    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    decoding, both = set(), threading.Barrier(2, timeout=MOST_S)
-
-    def decode(self: Pipeline, item: Item) -> tuple[float, float]:
-        if threading.get_ident() not in decoding:
-            decoding.add(threading.get_ident())
-            both.wait()  # passes only when two threads decode at the same time
-        return 0.0, 0.0
-
-    monkeypatch.setattr(Pipeline, "_decode", decode)
-    pipeline = make_pipeline(2)
-    pipeline.preprocess([{"body": JPEG}] * 8)
-    assert threading.get_ident() in decoding and len(decoding) == 2
-
-
 def test_failed_batch_leaves_no_thread_that_still_decodes(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

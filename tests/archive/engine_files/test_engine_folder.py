@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from offpath.archive.engine_files import engine_folder
 from offpath.archive.engine_files.engine_folder import (
     EnginePlan,
     build_engine_folder,
@@ -24,9 +23,8 @@ from offpath.archive.photograph_sets import PhotographSets, load_photographs
 from offpath.errors import ExpectedError
 from offpath.handler.config import HandlerConfig
 from offpath.handler.model.engines.choose import make_engine
-from offpath.handler.model.engines.engine import Engine
 from offpath.handler.model.outputs import keep_one_output
-from offpath.handler.model.parity import Parity, load_parity_set
+from offpath.handler.model.parity import load_parity_set
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 CONFIG = HandlerConfig(image_size=64, resize_size=72)
@@ -165,28 +163,6 @@ def test_parity_file_holds_held_out_photographs_and_eager_answers(
     assert not seen & {image.tobytes() for image in parity.images}
     eager = make_engine("eager", "fp32", model, CONFIG, CPU, None, 1)
     assert np.allclose(classify(eager, parity.images), parity.probabilities, atol=1e-5)
-
-
-@pytest.mark.parametrize("engine", ["openvino", "eager"])
-@pytest.mark.parametrize("does_hold", [True, False])
-def test_the_precision_that_workers_choose_is_checked_and_said(
-    build: Build, monkeypatch: pytest.MonkeyPatch, engine: str, does_hold: bool
-) -> None:
-    pytest.importorskip("openvino")
-    monkeypatch.setattr(engine_folder, "choose_precision", lambda _: "bf16")
-    measure = engine_folder.measure_parity
-
-    def measure_or_fail(made: Engine, *others: Any) -> Parity:
-        moved = 1.0 if made.precision == "bf16" and not does_hold else 0.0
-        return replace(measure(made, *others), largest_move=moved, top1_changes=0)
-
-    monkeypatch.setattr(engine_folder, "measure_parity", measure_or_fail)
-    _, said = build(engine, "auto")
-    assert said[-1].startswith(f"engine {engine} bf16: on ")
-    run = "bf16 (or --precision fp32)" if does_hold else "fp32"
-    assert said[-1].endswith(f"Workers on a processor like this one run {run}")
-    _, said = build(engine, "fp32")
-    assert "bf16" not in "".join(said)
 
 
 def test_answers_outside_the_bound_build_nothing(build: Build) -> None:

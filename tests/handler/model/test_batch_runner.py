@@ -143,21 +143,6 @@ def full_precision() -> Iterator[None]:
 
 @pytest.mark.gpu
 @needs_gpu
-def test_batches_in_a_row_never_see_each_others_images() -> None:
-    runner = make_runner(CONFIG, max_batch=1, device="cuda")
-    images = photographs(20)
-    classes = []
-    for image in images:
-        runner.pixels[0] = image
-        classes.append(int(runner.run(1, StageTimer()).classes[0][0]))
-    whole = make_runner(CONFIG, max_batch=20, device="cuda")
-    for index, image in enumerate(images):
-        whole.pixels[index] = image
-    assert classes == whole.run(20, StageTimer()).classes[:, 0].tolist()
-
-
-@pytest.mark.gpu
-@needs_gpu
 @pytest.mark.usefixtures("full_precision")
 def test_every_captured_size_answers_like_the_cpu() -> None:
     on_cpu = make_runner(CONFIG, max_batch=64)

@@ -13,7 +13,7 @@ from offpath.handler.prediction_log.record import Record
 from offpath.serving.log_tools.comparing import measure_psi
 from tests.offpath.conftest import Done, Run
 from tests.support.pages import list_requests, read_page
-from tests.support.prediction_logs import record, write_log
+from tests.support.prediction_logs import write_log
 
 HOSTILE = "<script>alert('☃')</script>\x1b[2J"
 DAY = "2026-11-{day:02}T12:00:00.000Z"
@@ -109,28 +109,6 @@ def test_a_change_between_two_periods_ends_with_1_if_asked(run: Run, two_weeks: 
     done = judge(["label_psi>0.2", "requests_b<9"], "--a", early, "--b", "model=none")
     assert done.code == 1 and "no records: B is empty" in done.out
     assert "label_psi>0.2: not known" in done.err and "requests_b<9: 0" in done.err
-
-
-def test_records_of_other_handlers_and_with_few_fields_are_counted(
-    run: Run, tmp_path: Path
-) -> None:
-    uri = write_log(tmp_path / "out", [record("a")], compression="none")
-    (path,) = (tmp_path / "out").glob("dt=*/*/*")
-    row = json.loads(path.read_bytes())
-    odd: list[Any] = [
-        [{}],
-        [3],
-        7,
-        {"label": 1},
-        [{"label": "cat", "probability": "x"}],
-    ]
-    rows = [{**row, "predictions": one, "stage_ms": one} for one in odd]
-    rows.append({name: row[name] for name in ("event_id", "inference_time")})
-    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
-    found = compare(run, "--a", uri, "--b", uri)
-    assert found["labels"] == [["(no label)", 5, 5], ["cat", 1, 1]]
-    assert found["figures"]["score_psi"] is None
-    assert run("logs", "read", uri).code == 0
 
 
 def test_the_page_loads_nothing_and_shows_strange_texts_as_texts(run: Run, tmp_path: Path) -> None:

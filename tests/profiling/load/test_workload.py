@@ -17,13 +17,6 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache" / "workloads"
 
 
-def test_small_photographs_have_their_mean_size():
-    spec = workload.SPECS["photos-55k"]
-    files = workload.encode_all(spec)
-    assert len(files) >= 24
-    assert workload.mean_size(files) == pytest.approx(spec.mean_bytes, rel=0.01)
-
-
 def test_a_changed_byte_in_the_cache_is_detected():
     path = load_workload("tiny").paths[3]
     data = bytearray(path.read_bytes())

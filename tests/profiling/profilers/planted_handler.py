@@ -46,14 +46,6 @@ class Raising(Planted):
         raise ValueError("planted")
 
 
-class Refusing(Planted):
-    """A handler that answers the first request of each batch with 400."""
-
-    def handle(self, data, context):
-        context.set_response_status(code=400, idx=0)
-        return self.inference(self.preprocess(data))
-
-
 class Dying(Planted):
     """A handler whose process is killed."""
 
