@@ -68,38 +68,23 @@ for index, weights in enumerate(origins):
 
 
 def test_same_inputs_give_the_same_bytes_in_any_process_folder_and_hour(
-    model_file: Path, weights_file: Path, tmp_path: Path
+    make_spec: MakeSpec, model_file: Path, weights_file: Path, tmp_path: Path
 ) -> None:
-    digests = set()
-    for index, zone in enumerate(["UTC", "Asia/Tokyo"]):
-        scratch = tmp_path / f"scratch {index}"
-        scratch.mkdir()
-        store = tmp_path / f"store-{index}"
-        env = {**os.environ, "TMPDIR": str(scratch), "TZ": zone}
-        env["PYTHONHASHSEED"] = str(index + 1)
-        subprocess.run(
-            [*(sys.executable, "-c", BUILD), model_file, store, weights_file, "random"],
-            check=True,
-            cwd=ROOT,
-            env=env,
-        )
-        digests |= {digest(archive) for archive in store.iterdir()}
-        assert list(scratch.iterdir()) == []
-        os.utime(model_file, (index * 1e9, index * 1e9))
-    assert len(digests) == 2  # weights from a file, and random ones
-
-
-def test_another_input_gives_other_bytes(make_spec: MakeSpec, tmp_path: Path) -> None:
-    specs = [
-        make_spec(),
-        make_spec(labels=LABELS),
-        make_spec(top_k=2),
-        make_spec(weights="random"),
-    ]
-    digests = [
-        digest(build_archive(spec, tmp_path / str(index)).path) for index, spec in enumerate(specs)
-    ]
-    assert len(set(digests)) == len(specs)
+    scratch, store = tmp_path / "scratch folder", tmp_path / "store"
+    scratch.mkdir()
+    env = {**os.environ, "TMPDIR": str(scratch), "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "1"}
+    subprocess.run(
+        [*(sys.executable, "-c", BUILD), model_file, store, weights_file, "random"],
+        check=True,
+        cwd=ROOT,
+        env=env,
+    )
+    assert list(scratch.iterdir()) == []
+    os.utime(model_file, (1e9, 1e9))
+    for index, weights in enumerate([str(weights_file), "random"]):
+        spec = make_spec(f"tiny-{index}", labels=LABELS, model=str(model_file), weights=weights)
+        again = build_archive(spec, tmp_path / "again").path
+        assert digest(again) == digest(store / again.name)
 
 
 def test_existing_archive_is_replaced_only_with_force(make_spec: MakeSpec, tmp_path: Path) -> None:
@@ -135,9 +120,7 @@ def test_failed_rebuild_keeps_the_archive_and_leaves_nothing_behind(
     assert list(scratch.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "name", ["", "-x", ".hidden", "a b", "a/b", "../a", "ni\u00f1o", "a\n", "a*", "a\0"]
-)
+@pytest.mark.parametrize("name", ["", "-x", "../a", "ni\u00f1o", "a\n", "a\0"])
 def test_name_that_torchserve_would_refuse_is_refused(
     make_spec: MakeSpec, tmp_path: Path, name: str
 ) -> None:
@@ -152,9 +135,6 @@ def test_name_that_torchserve_would_refuse_is_refused(
         ("ts.py", "would shadow the module 'ts'"),
         ("tiny.py", "the archive already has a tiny.py"),
         ("classifier_entry.py", "the archive already has a classifier_entry.py"),
-        ("weights.pt", "the archive already has a weights.pt"),
-        ("model-config.yaml", "the archive already has a model-config.yaml"),
-        ("index_to_name.json", "the archive already has a index_to_name.json"),
         ("missing.txt", "no such file"),
         ("folder", "no such file"),
     ],
@@ -200,10 +180,3 @@ def test_bundled_photographs_check_answers_and_settle_what_is_open(
     assert any("engine openvino fp32: on 16 photographs" in line for line in said)
     # The spec is as it was.
     assert spec.config.settings["handler"]["activation"] == "auto"
-
-
-@pytest.mark.usefixtures("no_packages")
-def test_bundled_photographs_are_too_few_for_int8(make_spec: MakeSpec, tmp_path: Path) -> None:
-    with pytest.raises(ExpectedError, match=r"offpath\[bench\].*--calibrate FOLDER"):
-        check_answers(make_spec(precision="int8"), tmp_path, [])
-    assert not list(tmp_path.glob("*.mar"))

@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-import dataclasses
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 
-from offpath.archive.build import build_archive
 from offpath.archive.custom_handler import load_custom_handler
 from offpath.errors import ExpectedError
-from tests.archive.conftest import MakeSpec
 
 IMPORT = "from offpath.handler.classifier import OffpathClassifier\n"
 OWN = """
@@ -18,20 +14,6 @@ class Own(OffpathClassifier):
     def postprocess_item(self, result):
         return {result.predictions[0].label.upper(): 1.0}
 """
-
-
-@pytest.fixture
-def own_file(tmp_path: Path) -> Path:
-    file = tmp_path / "my_handler.py"
-    file.write_text(IMPORT + "class Helper: ...\n" + OWN)
-    return file
-
-
-def test_one_of_several_classes_is_named(own_file: Path) -> None:
-    own_file.write_text(own_file.read_text() + OWN.replace("Own", "Other"))
-    assert load_custom_handler(f"{own_file}:Other").mark == "my_handler:Other"
-    with pytest.raises(ExpectedError, match="found Own, Other; choose one: --handler my_handler"):
-        load_custom_handler(str(own_file))
 
 
 @pytest.mark.parametrize(
@@ -53,16 +35,3 @@ def test_handler_that_cannot_be_packed_is_refused(
     with pytest.raises(ExpectedError, match=message):
         load_custom_handler(str(tmp_path / name))
     assert "my_handler" not in sys.modules
-
-
-def test_neighbours_are_found_when_it_is_checked(
-    make_spec: MakeSpec, own_file: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "thresholds.py").write_text("HIGH = 0.8")
-    own_file.write_text("import thresholds\n" + own_file.read_text())
-    spec = dataclasses.replace(
-        make_spec(extra_files=(tmp_path / "thresholds.py",)),
-        handler=load_custom_handler(str(own_file)),
-    )
-    with zipfile.ZipFile(build_archive(spec, tmp_path / "store").path) as mar:
-        assert {"my_handler.py", "thresholds.py"} <= set(mar.namelist())

@@ -37,17 +37,6 @@ def test_model_that_reads_a_file_beside_it_needs_the_file_in_the_archive(
     assert build_archive(replace(spec, **checks), tmp_path).path.exists()
 
 
-def test_an_error_that_is_not_about_files_is_not_blamed_on_files(
-    make_spec: MakeSpec, model_file: Path, tmp_path: Path
-) -> None:
-    needs_us = "__import__('sys').modules['pytest'].__file__"
-    model_file.write_text(READS.format(path=needs_us))
-    spec = replace(make_spec(labels=["a", "b", "c"]), checks_answers=True)
-    with pytest.raises(WrongOption, match="KeyError: 'pytest'; a worker would") as it:
-        build_archive(spec, tmp_path)
-    assert "--extra-file" not in str(it.value)
-
-
 def test_a_model_that_needs_this_users_downloads_is_refused(
     make_spec: MakeSpec, model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

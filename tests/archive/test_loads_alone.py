@@ -169,30 +169,18 @@ def test_factory_loads_with_the_modules_beside_it(
     assert answer_from(folder, path=[folder]) == set(LABELS)
 
 
-def test_exported_program_loads_too(
-    answer_from: AnswerFrom, make_spec: MakeSpec, tmp_path: Path
-) -> None:
-    program = torch.export.export(
-        make_spec().source.module.eval(),
-        (torch.zeros(2, 3, 224, 224),),
-        dynamic_shapes=({0: torch.export.Dim("batch")},),
-    )
-    torch.export.save(program, tmp_path / "tiny.pt2")
-    spec = make_spec(labels=LABELS, model=str(tmp_path / "tiny.pt2"))
-    folder = build_and_unzip(spec, tmp_path)
-    assert not (folder / "weights.pt").exists()
-    assert answer_from(folder, path=[folder]) == set(LABELS)
-
-
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")
-def test_torchscript_archive_loads_too(
-    answer_from: AnswerFrom, make_spec: MakeSpec, tmp_path: Path
+@pytest.mark.parametrize("name", ["tiny.pt2", "tiny.pt"], ids=["exported", "torchscript"])
+def test_a_program_without_a_class_loads_too(
+    answer_from: AnswerFrom, make_spec: MakeSpec, tmp_path: Path, name: str
 ) -> None:
-    module = make_spec().source.module.eval()
-    script = tmp_path / "tiny.pt"
-    torch.jit.save(torch.jit.trace(module, torch.zeros(1, 3, 32, 32)), script)
-    spec = make_spec(labels=LABELS, model=str(script))
-    folder = build_and_unzip(spec, tmp_path)
+    module, file = make_spec().source.module.eval(), tmp_path / name
+    if name == "tiny.pt2":
+        images, shapes = (torch.zeros(2, 3, 224, 224),), ({0: torch.export.Dim("batch")},)
+        torch.export.save(torch.export.export(module, images, dynamic_shapes=shapes), file)
+    else:
+        torch.jit.save(torch.jit.trace(module, torch.zeros(1, 3, 32, 32)), file)
+    folder = build_and_unzip(make_spec(labels=LABELS, model=str(file)), tmp_path)
     assert not (folder / "tiny.py").exists()
     assert answer_from(folder, path=[folder]) == set(LABELS)
 

@@ -18,8 +18,6 @@ from tests.support.hostile_archives import (
     HOSTILE,
     MODEL,
     pack,
-    with_member,
-    with_model,
     write_hostile,
 )
 
@@ -38,11 +36,6 @@ def test_hostile_archive_is_refused_at_once(tmp_path: Path, name: str) -> None:
     assert len(str(refused.value)) < 500
 
 
-def test_numbers_in_a_manifest_are_read_as_java_reads_them(tmp_path: Path) -> None:
-    with_model(modelVersion=2)(tmp_path / "a.mar")
-    assert read_mar(tmp_path / "a.mar").model_version == "2"
-
-
 def test_damage_behind_the_manifest_is_found_when_it_is_unpacked(tmp_path: Path) -> None:
     path = tmp_path / "a.mar"
     pack(path, {"model": MODEL})
@@ -54,12 +47,6 @@ def test_damage_behind_the_manifest_is_found_when_it_is_unpacked(tmp_path: Path)
         unpack_mar(archive, tmp_path / "folder")
     with pytest.raises(WrongOption, match="not a TorchServe archive"):
         copy_mar(archive, tmp_path / "b.mar", {})
-
-
-def test_a_file_that_is_also_a_folder_is_refused(tmp_path: Path) -> None:
-    with_member("net.py/below")(tmp_path / "a.mar")
-    with pytest.raises(WrongOption):
-        unpack_mar(read_mar(tmp_path / "a.mar"), tmp_path / "folder")
 
 
 def test_a_full_disk_is_no_fault_of_the_archive(
@@ -91,15 +78,6 @@ def test_our_handler_of_another_version_is_refused_with_the_cure(
     with pytest.raises(WrongOption, match=cure) as refused:
         read_mar(tmp_path / "a.mar")
     assert str(refused.value).isprintable()
-
-
-def test_only_an_archive_of_ours_has_a_version_and_takes_the_names_of_bodies(
-    tmp_path: Path,
-) -> None:
-    pack(tmp_path / "ours.mar", {"model": MODEL})
-    pack(tmp_path / "other.mar", {"model": MODEL, HANDLER_API_KEY: None}, {"net.py": b""})
-    assert read_mar(tmp_path / "ours.mar").takes_names
-    assert not read_mar(tmp_path / "other.mar").takes_names
 
 
 @pytest.fixture

@@ -25,16 +25,6 @@ def test_embedded_presets_are_complete(name: str) -> None:
     assert serving.batch_size * 2 <= decode_budget_s(serving.response_timeout_s)
 
 
-@pytest.mark.parametrize("value", [0, -1, 600_001, "2", 2.0, None, True, [2]])
-def test_delay_outside_its_range_is_refused(value: object) -> None:
-    # 0 is no delay to us and 100 ms to TorchServe.
-    with pytest.raises(ExpectedError) as caught:
-        make_model_config(load_preset("cpu"), {"maxBatchDelay": value}, {})
-    assert str(caught.value) == (
-        f"maxBatchDelay is {value!r}; accepted: an integer from 1 to 600000"
-    )
-
-
 @pytest.mark.parametrize(
     ("server", "handler", "message"),
     [
@@ -53,17 +43,6 @@ def test_wrong_setting_names_it_and_what_is_accepted(
 ) -> None:
     with pytest.raises(ExpectedError, match=message):
         make_model_config(load_preset("cpu"), server, handler)
-
-
-@pytest.mark.parametrize("section", [[1], "decode", 3])
-def test_presets_handler_section_must_be_a_mapping(section: object) -> None:
-    with pytest.raises(ExpectedError, match="handler: must be a mapping"):
-        make_model_config({**load_preset("cpu"), "handler": section}, {}, {})
-
-
-def test_preset_that_lacks_settings_says_which() -> None:
-    with pytest.raises(ExpectedError, match="lacks .*maxBatchDelay"):
-        make_model_config({"batchSize": 8}, {}, {})
 
 
 @pytest.mark.parametrize(
@@ -86,13 +65,3 @@ def test_values_derived_from_a_replaced_setting_are_dropped(
 ) -> None:
     own = {"image_size": 224, "resize_size": 248, "mean": [0.5] * 3}
     assert merge_preprocessing(own, settings) == merged
-
-
-def test_completed_settings_are_a_copy_and_hold_only_what_changed() -> None:
-    config = make_model_config(load_preset("cpu"), {}, {"engine": "openvino"})
-    completed = config.with_handler(precision="fp32", activation="softmax")
-    assert config.settings["handler"] == {"engine": "openvino"}
-    assert config.handler.precision == "auto"
-    # softmax is in force already.
-    assert completed.settings["handler"] == {"engine": "openvino", "precision": "fp32"}
-    assert completed.handler.precision == "fp32"

@@ -43,22 +43,6 @@ def test_folder_is_halved_and_what_is_no_image_left_out(tmp_path: Path) -> None:
     assert not keys(sets.calibration) & keys(sets.held_out)
 
 
-def test_lone_photograph_is_in_both_sets(tmp_path: Path) -> None:
-    save(tmp_path, 1)
-    sets = load_photographs(tmp_path, CONFIG)
-    assert np.array_equal(sets.calibration, sets.held_out)
-
-
-def test_photographs_are_decoded_as_the_settings_say(tmp_path: Path) -> None:
-    # 12 times the model's size: a scaled decode takes an eighth of it.
-    large = PHOTOGRAPHS[0].rgb.resize((900, 900))
-    (tmp_path / "a.jpg").write_bytes(encode(large, "JPEG"))
-    exact = HandlerConfig(image_size=64, resize_size=72, decode="exact")
-    scaled_pixels = load_photographs(tmp_path, CONFIG).held_out.astype(int)
-    exact_pixels = load_photographs(tmp_path, exact).held_out.astype(int)
-    assert 0 < np.abs(scaled_pixels - exact_pixels).max() < 64
-
-
 def write_other_files(folder: Path) -> None:
     folder.mkdir()
     save(folder, 0)

@@ -17,7 +17,7 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     derandomize=not EXAMPLES,
-    max_examples=EXAMPLES or 150,
+    max_examples=EXAMPLES or 100,
     database=None,
 )
 settings.load_profile("offpath")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.packing import split_torn
 from offpath.handler.prediction_log.record import FIELDS, Record, encode_records
-from offpath.handler.prediction_log.segment import SegmentName, parse_segment_name
+from offpath.handler.prediction_log.segment import parse_segment_name
 from offpath.handler.prediction_log.sink_file import read_last_error, read_sink_file
 from tests.fuzz.seeds import read_corpus
 
@@ -73,20 +73,6 @@ def test_file_name_is_parsed_only_if_its_segment_has_that_name(name: str) -> Non
 
     assert parsed is None or parsed.file_name == name
     assert parsed is None or "/../" not in parsed.key
-
-
-@given(
-    st.integers(0, 99_999_999),
-    st.integers(0, 99),
-    st.integers(1, 10**12),
-    st.sampled_from(["gzip", "zstd", "none"]),
-)
-def test_segment_name_holds_the_whole_identity(
-    day: int, hour: int, sequence: int, compression: str
-) -> None:
-    name = SegmentName("node-1-1x0", f"{day:08d}T{hour:02d}", sequence, compression)
-
-    assert parse_segment_name(name.owner, name.file_name) == name
 
 
 @given(

@@ -62,14 +62,6 @@ def test_any_body_is_bytes_or_a_4xx(body: bytes, name: str) -> None:
         assert 0 < len(payload) <= LIMIT
 
 
-@given(JSON)
-def test_parsed_value_of_any_kind_is_bytes_or_a_4xx(value: Any) -> None:
-    try:
-        assert read_payload({"body": value}, LIMIT)
-    except ItemError as error:
-        assert 400 <= error.status < 500
-
-
 PIECES = st.sampled_from(
     [
         b"--x",

@@ -34,18 +34,8 @@ def resize_shorter(image: Image.Image, filtered: InterpolationMode) -> Image.Ima
     return v2.Compose([v2.Resize(110, filtered), v2.CenterCrop(SIZE)])(image)
 
 
-def resize_straight(image: Image.Image, filtered: InterpolationMode) -> Image.Image:
-    return v2.Resize((SIZE, SIZE), filtered)(image)
-
-
 def resize_then_crop(image: Image.Image, filtered: InterpolationMode) -> Image.Image:
     return v2.Compose([v2.Resize((110, 110), filtered), v2.CenterCrop(SIZE)])(image)
-
-
-def letterbox(image: Image.Image, filtered: InterpolationMode) -> Image.Image:
-    # CenterCrop fills up with black.
-    resize = v2.Resize(None, filtered, max_size=SIZE)
-    return v2.Compose([resize, v2.CenterCrop(SIZE)])(image)
 
 
 def letterbox_on_grey(image: Image.Image, filtered: InterpolationMode) -> Image.Image:
@@ -55,25 +45,13 @@ def letterbox_on_grey(image: Image.Image, filtered: InterpolationMode) -> Image.
     return v2.Pad([left, above, right, below], fill=114)(resized)
 
 
-def resize_shorter_to_tall(image: Image.Image, filtered: InterpolationMode) -> Image.Image:
-    return v2.Compose([v2.Resize(140, filtered), v2.CenterCrop(TALL)])(image)
-
-
 def resize_straight_to_tall(image: Image.Image, filtered: InterpolationMode) -> Image.Image:
     return v2.Resize(TALL, filtered)(image)
-
-
-def resize_to_wide_then_crop(image: Image.Image, filtered: InterpolationMode) -> Image.Image:
-    return v2.Compose([v2.Resize((70, 140), filtered), v2.CenterCrop(WIDE)])(image)
 
 
 def letterbox_to_wide(image: Image.Image, filtered: InterpolationMode) -> Image.Image:
     # CenterCrop fills up with black.
     return v2.Compose([fit(image, WIDE, filtered), v2.CenterCrop(WIDE)])(image)
-
-
-def letterbox_to_tall(image: Image.Image, filtered: InterpolationMode) -> Image.Image:
-    return v2.Compose([fit(image, TALL, filtered), v2.CenterCrop(TALL)])(image)
 
 
 def fit(image: Image.Image, size: tuple[int, int], filtered: InterpolationMode) -> v2.Resize:
@@ -83,27 +61,10 @@ def fit(image: Image.Image, size: tuple[int, int], filtered: InterpolationMode) 
 
 POLICIES: dict[str, tuple[dict[str, object], Torchvision]] = {
     "shorter": ({"resize_size": 110}, resize_shorter),
-    "stretch": ({"resize": "stretch"}, resize_straight),
     "stretch and crop": ({"resize": "stretch", "resize_size": 110}, resize_then_crop),
-    "letterbox": ({"resize": "letterbox"}, letterbox),
     "letterbox on grey": ({"resize": "letterbox", "fill": 114}, letterbox_on_grey),
-    "tall": ({"image_size": "128x64", "resize_size": 140}, resize_shorter_to_tall),
-    "tall stretch": (
-        {"image_size": "128x64", "resize": "stretch"},
-        resize_straight_to_tall,
-    ),
-    "wide stretch and crop": (
-        {"image_size": "64x128", "resize": "stretch", "resize_size": "70x140"},
-        resize_to_wide_then_crop,
-    ),
-    "wide letterbox": (
-        {"image_size": "64x128", "resize": "letterbox"},
-        letterbox_to_wide,
-    ),
-    "tall letterbox": (
-        {"image_size": "128x64", "resize": "letterbox"},
-        letterbox_to_tall,
-    ),
+    "tall stretch": ({"image_size": "128x64", "resize": "stretch"}, resize_straight_to_tall),
+    "wide letterbox": ({"image_size": "64x128", "resize": "letterbox"}, letterbox_to_wide),
 }
 
 

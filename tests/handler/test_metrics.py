@@ -7,7 +7,6 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-import ts
 import yaml
 from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
@@ -75,19 +74,6 @@ def test_times_are_counted_in_cumulative_buckets(
     assert read_lines(caplog) == {}
 
 
-def test_only_differences_are_written(
-    emitter: MetricsEmitter, caplog: pytest.LogCaptureFixture
-) -> None:
-    emitter.count_batch(ONE_SECOND, 2, [])
-    emitter.write()
-    first = read_lines(caplog)
-    emitter.write()
-    assert read_lines(caplog) == {}  # nothing changed: no line
-    emitter.count_batch(ONE_SECOND, 2, [])
-    emitter.write()
-    assert read_lines(caplog) == first
-
-
 def test_nothing_is_lost_or_doubled_between_threads(
     emitter: MetricsEmitter, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -152,17 +138,3 @@ def test_every_metric_is_declared_for_torchserve_with_its_dimensions() -> None:
     names += metrics_module.LOG_GAUGES.values()
     for name in names:
         assert declared[name] == DIMENSIONS.get(name, ["ModelName"])
-
-
-def test_server_without_our_metrics_file_gets_all_but_the_histograms(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO, logger="ts.metrics.caching_metric")
-    stock = make_cache(Path(ts.__file__).parent / "configs/metrics.yaml")
-    emitter = MetricsEmitter(stock, "cats", 3600)
-    emitter.count_batch(ONE_SECOND, 2, ["BadTensor"])
-    emitter.write()
-    lines = read_lines(caplog)
-    assert lines["offpath_errors_total", "Type:BadTensor"] == 1
-    # Their many lines would fill that server's log.
-    assert not any("_seconds_bucket" in name for name, *_ in lines)

@@ -7,17 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from offpath.handler.errors import BadTensor, PostprocessFailed
 from offpath.handler.pipeline import Batch, Item
 from offpath.handler.stages import Stage, StageTimer
 from offpath.handler.tracing import Tracer
 from tests.conftest import build
 from tests.handler.loaded_service import watched_events
-from tests.support.front import front
-from tests.support.images import jpeg
 from tests.support.otlp_collector import Collector, run_collector
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}"
@@ -95,14 +91,6 @@ def test_traceparent_is_continued_by_its_flags(collector: Collector) -> None:
     assert len(trace(collector, 1.0, broken)) == 4
 
 
-def test_only_server_errors_mark_a_span_as_failed(collector: Collector) -> None:
-    errors = [BadTensor("no"), PostprocessFailed("no")]
-    items = [Item(b"", error=error) for error in errors]
-    spans = trace(collector, 1.0, {}, {}, items=items)
-    bad, failed = (span for span in spans if span.name.startswith("classify"))
-    assert (bad.status.code, failed.status.code) == (0, 2)
-
-
 @pytest.mark.slow
 def test_traced_requests_open_nothing_and_connect_nowhere(
     collector: Collector, tmp_path: Path
@@ -111,22 +99,3 @@ def test_traced_requests_open_nothing_and_connect_nowhere(
     mar = build(tmp_path, "near-free", "near-free", **traced)
     assert watched_events("torchserve", mar) == []
     assert any(span.name == "classify model" for span in collector.spans)
-
-
-@pytest.mark.slow
-@pytest.mark.server
-def test_a_trace_goes_on_through_the_front_door(collector: Collector, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    build(store, "near-free", "near-free", trace_endpoint=collector.url, trace_share=0)
-    large = jpeg(size=(2048, 1365))
-    trace_id = "11112222333344445555666677778888"
-    with front(store, tmp_path / "logs") as door:
-        for body in (jpeg(), large):
-            headers = {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"}
-            url = f"{door.url}/predictions/near-free"
-            assert httpx.post(url, content=body, headers=headers).status_code == 200
-        spans = collector.wait_for(
-            lambda span: span.trace_id.hex() == trace_id and span.name == "classify near-free",
-            count=2,
-        )
-    assert {span.parent_span_id.hex() for span in spans} == {"00f067aa0ba902b7"}

@@ -9,7 +9,9 @@ import pytest
 from tests.handler.loaded_service import WORKERS, watched_events
 
 
-@pytest.mark.parametrize("server", ["torchserve", pytest.param("granian", marks=pytest.mark.slow)])
+# The prediction log only adds to what a request does; the next test has it on.
+@pytest.mark.slow
+@pytest.mark.parametrize("server", WORKERS)
 def test_200_requests_touch_no_file_no_socket_and_start_no_process(
     model_store: Path, server: str
 ) -> None:

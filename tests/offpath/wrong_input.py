@@ -62,10 +62,8 @@ def write_files(folder: Path) -> None:
     (folder / "binary.properties").write_bytes(b"\xff\xfe\x00\x01")
     for name in ("photo.jpg", "images/a.jpg"):
         (folder / name).write_bytes(jpeg(size=(64, 64)))
-    (folder / "broken.py").write_text("def x(:\n")
     net = "import torch\n\n\nclass Net(torch.nn.Linear):\n    def __init__(self):\n"
     (folder / "net.py").write_text(f"{net}        super().__init__(3, 2)\n")
-    torch.save({"model": {"weight": torch.zeros(2, 3)}}, folder / "both.pt")
     saved = io.BytesIO()
     torch.save({"weight": torch.ones(2, 3), "bias": torch.ones(2)}, saved)
     (folder / "half-zip.pt").write_bytes(saved.getvalue()[: len(saved.getvalue()) * 2 // 3])
@@ -73,7 +71,6 @@ def write_files(folder: Path) -> None:
     write_archive(folder / "good.mar", "offpath/handler/classifier_entry.py")
     write_archive(folder / "stock.mar", "image_classifier")
     whole = (folder / "good.mar").read_bytes()
-    (folder / "truncated.mar").write_bytes(whole[: len(whole) // 2])
     (folder / "store" / "good.mar").write_bytes(whole)
     entry = "offpath/handler/classifier_entry.py"
     write_archive(folder / "ours.mar", entry, configFile="model-config.yaml")
@@ -82,8 +79,6 @@ def write_files(folder: Path) -> None:
     (folder / "two" / "a.mar").write_bytes(whole)
     second = {"modelName": "good", "modelVersion": "2.0"}
     write_archive(folder / "two" / "b.mar", entry, **second)
-    with zipfile.ZipFile(folder / "bare.mar", "w") as archive:
-        archive.writestr(MANIFEST, json.dumps({"model": {"modelName": "bare"}}))
 
 
 def write_archive(path: Path, handler: str, **files: str) -> None:

@@ -34,17 +34,6 @@ def test_a_committed_result_is_shown_and_fits_80_columns(
     assert "…" not in shown and max(map(len, shown.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("name", ["compare-55k", "sweep-keep", "tune-55k", "profile-stages"])
-def test_a_result_of_each_experiment_is_markdown_a_chart_and_a_page(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = [tmp_path / "a.svg", tmp_path / "a.html"]
-    options = ["--markdown", "--plot", str(files[0]), "--html", str(files[1])]
-    assert exit_code(str(FOLDER / f"{name}.json"), *options) == 0
-    assert "| ---" in capsys.readouterr().out
-    assert all(file.stat().st_size > 1000 for file in files)
-
-
 def test_a_run_of_an_unknown_experiment_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

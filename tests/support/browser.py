@@ -5,7 +5,6 @@ Protocol: https://chromedevtools.github.io/devtools-protocol/
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -96,17 +95,6 @@ class Browser:
             where = {"x": box[0], "y": box[1], "data": data}
             self.call("Input.dispatchDragEvent", type=kind, **where)
 
-    def take_image(self, path: Path) -> None:
-        """Saves the whole page as a PNG."""
-        shown = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(shown["data"]))
-
-    def list_requests(self) -> list[str]:
-        """Returns the URL of every request that the page has made."""
-        self.evaluate("0")
-        sent = [e for e in self.events if e["method"] == "Network.requestWillBeSent"]
-        return [event["params"]["request"]["url"] for event in sent]
-
     def list_complaints(self) -> list[str]:
         """Returns what the browser complained about: errors and violations of the policy."""
         self.evaluate("0")
@@ -120,16 +108,6 @@ class Browser:
 def find_browser() -> str | None:
     """Returns the path of an installed Chromium, or None."""
     return next(filter(None, map(shutil.which, BROWSERS)), None)
-
-
-def measure_widths(program: str, html: str, folder: Path, width: int) -> tuple[int, int]:
-    """Returns the inner width of a window of `width` pixels and the width of the page in it."""
-    page = folder / "page.html"
-    page.write_text(html)
-    with open_browser(program, folder / "browser") as browser:
-        browser.open(page.as_uri(), width, 800)
-        inner, needed = browser.evaluate("[innerWidth, document.documentElement.scrollWidth]")
-    return int(inner), int(needed)
 
 
 @contextmanager

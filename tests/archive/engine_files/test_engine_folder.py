@@ -13,24 +13,18 @@ import numpy as np
 import pytest
 import torch
 
-from offpath.archive.engine_files import engine_folder
 from offpath.archive.engine_files.engine_folder import (
     EnginePlan,
     build_engine_folder,
     choose_clear,
-    count_flop,
-    make_parity_set,
     plan_engine,
-    write_parity_file,
 )
 from offpath.archive.photograph_sets import PhotographSets, load_photographs
 from offpath.errors import ExpectedError
 from offpath.handler.config import HandlerConfig
-from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.model.engines.choose import make_engine
-from offpath.handler.model.engines.engine import Engine
 from offpath.handler.model.outputs import keep_one_output
-from offpath.handler.model.parity import Parity, load_parity_set
+from offpath.handler.model.parity import load_parity_set
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 CONFIG = HandlerConfig(image_size=64, resize_size=72)
@@ -171,92 +165,10 @@ def test_parity_file_holds_held_out_photographs_and_eager_answers(
     assert np.allclose(classify(eager, parity.images), parity.probabilities, atol=1e-5)
 
 
-def test_graph_names_no_path_of_the_machine_that_built_it(built: tuple[str, str, Path]) -> None:
-    for file in built[2].iterdir():
-        content = file.read_bytes()
-        assert str(Path(__file__).parents[2]).encode() not in content
-        assert str(Path(torch.__file__).parent).encode() not in content
-
-
-@pytest.mark.parametrize(("precision", "files"), [("fp32", []), ("auto", ["parity.npz"])])
-def test_eager_needs_photographs_only_where_it_may_lower_precision(
-    build: Build, precision: str, files: list[str]
-) -> None:
-    folder, _ = build("eager", precision)
-    assert [file.name for file in folder.glob("*")] == files
-    assert folder.exists() == bool(files)
-
-
-@pytest.mark.parametrize("engine", ["openvino", "eager"])
-@pytest.mark.parametrize("does_hold", [True, False])
-def test_the_precision_that_workers_choose_is_checked_and_said(
-    build: Build, monkeypatch: pytest.MonkeyPatch, engine: str, does_hold: bool
-) -> None:
-    pytest.importorskip("openvino")
-    monkeypatch.setattr(engine_folder, "choose_precision", lambda _: "bf16")
-    measure = engine_folder.measure_parity
-
-    def measure_or_fail(made: Engine, *others: Any) -> Parity:
-        moved = 1.0 if made.precision == "bf16" and not does_hold else 0.0
-        return replace(measure(made, *others), largest_move=moved, top1_changes=0)
-
-    monkeypatch.setattr(engine_folder, "measure_parity", measure_or_fail)
-    _, said = build(engine, "auto")
-    assert said[-1].startswith(f"engine {engine} bf16: on ")
-    run = "bf16 (or --precision fp32)" if does_hold else "fp32"
-    assert said[-1].endswith(f"Workers on a processor like this one run {run}")
-    _, said = build(engine, "fp32")
-    assert "bf16" not in "".join(said)
-
-
 def test_answers_outside_the_bound_build_nothing(build: Build) -> None:
     strict = replace(CONFIG, parity_bound=0.0)
     with pytest.raises(ExpectedError, match="other answers than eager.*parity_bound"):
         build("openvino", "fp32", config=strict)
-
-
-def test_int8_outside_the_bound_says_what_was_reached(
-    model: torch.nn.Module, photographs: PhotographSets, tmp_path: Path
-) -> None:
-    pytest.importorskip("nncf")
-    strict, said = replace(CONFIG, parity_bound=0.0), []
-    plan = EnginePlan("openvino", "int8")
-    with pytest.raises(ExpectedError, match="at best it moved a probability by 0.0"):
-        build_engine_folder(plan, model, strict, photographs, tmp_path, said.append)
-    assert [line.split(":")[0] for line in said] == [
-        "engine openvino int8",
-        "int8 with 0 of 3 layers in fp32",
-        "int8 with 2 of 3 layers in fp32",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("engine", "precision", "blocked", "extra"),
-    [
-        ("openvino", "fp32", "openvino", "openvino"),
-        ("openvino", "int8", "nncf", "int8"),
-    ],
-)
-def test_missing_package_is_named_with_its_extra(
-    build: Build,
-    monkeypatch: pytest.MonkeyPatch,
-    engine: str,
-    precision: str,
-    blocked: str,
-    extra: str,
-) -> None:
-    monkeypatch.setitem(sys.modules, blocked, None)
-    message = f"{blocked}, which .* needs, is not installed.*offpath\\[{extra}\\]"
-    with pytest.raises(ExpectedError, match=message):
-        build(engine, precision)
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
-def test_torchscript_model_is_run_by_eager_alone(build: Build, model: torch.nn.Module) -> None:
-    script = torch.jit.trace(model, torch.zeros(1, 3, 64, 64))
-    assert (build("eager", "auto", script)[0] / "parity.npz").is_file()
-    with pytest.raises(ExpectedError, match="cannot be made from TorchScript"):
-        build("openvino", "fp32", script)
 
 
 def plan(model: torch.nn.Module, device_type: str = "cpu", **handler: Any) -> EnginePlan:
@@ -281,17 +193,6 @@ def test_open_settings_are_decided_when_the_archive_is_built(
     assert (made.engine, made.precision) == planned
 
 
-@pytest.mark.parametrize("is_installed", [True, False])
-def test_heavy_model_goes_to_openvino_where_it_is_installed(
-    model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch, is_installed: bool
-) -> None:
-    monkeypatch.setattr(engine_folder, "HEAVY_FLOP", count_flop(model, InputGeometry(64)))
-    found = object() if is_installed else None
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: found)
-    assert plan(model).engine == ("openvino" if is_installed else "eager")
-    assert plan(model, "gpu").engine == "eager"
-
-
 def test_nothing_reports_use_over_the_network() -> None:
     pytest.importorskip("openvino")
     # A process of its own: other tests may have imported what reports.
@@ -308,22 +209,6 @@ print([n for n in sys.modules if n.startswith("openvino_telemetry.")])
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-SMALL = HandlerConfig(image_size=32, resize_size=32)
-
-
-class Mean(torch.nn.Module):
-    """A model with one class per channel; the brightest channel wins."""
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return images.mean(dim=(2, 3))
-
-
-def make_candidates(count: int) -> np.ndarray:
-    rng = np.random.default_rng(0)
-    shades = rng.integers(0, 256, (count, 1, 1, 3))
-    return np.broadcast_to(shades, (count, 32, 32, 3)).astype(np.uint8)
-
-
 def test_near_ties_are_left_out_where_enough_others_are_clear() -> None:
     clear = np.tile([0.7, 0.2, 0.1], (30, 1))
     clear[::3] = [0.36, 0.35, 0.29]
@@ -331,10 +216,3 @@ def test_near_ties_are_left_out_where_enough_others_are_clear() -> None:
     assert len(chosen) == len(set(chosen)) == 16
     assert not any(index % 3 == 0 for index in chosen)
     assert chosen[0] < 3 and chosen[-1] > 26
-
-
-def test_same_set_gives_the_same_bytes(tmp_path: Path) -> None:
-    made = make_parity_set(Mean(), SMALL, make_candidates(3))
-    for name in ("a.npz", "b.npz"):
-        write_parity_file(tmp_path / name, made)
-    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import zipfile
 from pathlib import Path
 
@@ -83,15 +82,6 @@ def test_file_that_is_named_and_imported_is_packed_once(several: Path, tmp_path:
         assert file.namelist().count("late.py") == 1
 
 
-def test_modules_of_a_definition_are_not_left_imported(several: Path, tmp_path: Path) -> None:
-    path = list(sys.path)
-    load(f"{several}:make_model")
-    assert sys.path == path and not {"net", "late"} & {*sys.modules}
-    (tmp_path / "late.py").write_text("CLASSES = 9\n")
-    source, _ = load(f"{several}:make_model")
-    assert count_classes(source.module, GEOMETRY) == 9
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -114,10 +104,7 @@ def test_name_in_a_file_that_makes_no_model_is_said(several: Path, name: str, me
     ("code", "message"),
     [
         pytest.param("x = 1", "classes found: none", id="no-class"),
-        pytest.param("class A: pass\nclass B: pass", "classes found: A, B", id="two-classes"),
-        pytest.param("class A: pass", "exactly one class", id="no-module"),
         pytest.param("import no_such_module", "No module named", id="import-fails"),
-        pytest.param("class A(:", "SyntaxError", id="syntax"),
         pytest.param("raise SystemExit(0)", "SystemExit", id="exits"),
         pytest.param(
             "import torch\nclass A(torch.nn.Module):\n"
@@ -135,12 +122,6 @@ def test_definition_that_torchserve_could_not_load_is_refused(
         load(tmp_path / "net.py")
 
 
-def test_name_with_dots_is_refused(tmp_path: Path, model_file: Path) -> None:
-    dotted = model_file.rename(tmp_path / "net.v2.py")
-    with pytest.raises(ExpectedError, match="net.v2.py.*rename"):
-        load(dotted)
-
-
 @pytest.mark.parametrize(
     "name",
     "ts.py torch.py json.py offpath.py logging.py numpy.py PIL.py yaml.py captum.py "
@@ -152,13 +133,3 @@ def test_file_that_would_hide_a_module_is_refused(tmp_path: Path, name: str) -> 
         check_shadowing(tmp_path / other)
     with pytest.raises(ExpectedError, match=f"{name} would shadow the module"):
         check_shadowing(tmp_path / name)
-
-
-def test_neighbour_that_would_hide_a_module_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "net.py").write_text(SEVERAL.replace("from late", "from zstandard"))
-    (tmp_path / "zstandard").mkdir()
-    (tmp_path / "zstandard" / "__init__.py").write_text("CLASSES = 2\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delitem(sys.modules, "zstandard", raising=False)
-        with pytest.raises(ExpectedError, match="zstandard.py would shadow"):
-            load(f"{tmp_path / 'net.py'}:make_model")

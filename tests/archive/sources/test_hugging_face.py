@@ -151,35 +151,15 @@ BY_NAME: dict[str, tuple[str, Spoil, str]] = {
             {"architecture": "hf-hub:someone/evil"},
         )
     },
-    "quantised": (
-        "config.json",
-        lambda it: it.update(quantization_config={"quant_method": "awq"}),
-        "has 'quantization_config'",
-    ),
     "step": (
         "preprocessor_config.json",
         lambda it: it.update(do_pad=True),
         "do_pad is True, in its ViTImageProcessor; accepted: do_center_crop",
     ),
-    "filter": (
-        "preprocessor_config.json",
-        lambda it: it.update(resample=1),
-        r"resample is 1, in its .*; accepted: 2 \(bilinear\), 3 \(bicubic\)",
-    ),
-    "size": (
-        "preprocessor_config.json",
-        lambda it: it.update(size={"shortest_edge": 96, "longest_edge": 120}),
-        "size is .*longest_edge.*; accepted: shortest_edge with a centre crop, or",
-    ),
     "no crop": (
         "preprocessor_config.json",
         lambda it: it.update(size={"shortest_edge": 96}),
         "size is .*96}, in its ViTImageProcessor; accepted: shortest_edge with",
-    ),
-    "another model": (
-        "config.json",
-        lambda it: it.update(model_type="bert"),
-        "transformers cannot load it: ",
     ),
     "other weights": (
         "config.json",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import enum
 import functools
 import pickle
@@ -11,7 +10,7 @@ import sys
 import zipfile
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,10 +33,6 @@ class Attributes(dict[str, Any]):
     """A dict with attributes, like that of Lightning."""
 
 
-class Steps(list[int]):
-    pass
-
-
 @dataclass
 class Slotted:
     __slots__ = ("rate",)
@@ -53,14 +48,10 @@ def make_default() -> defaultdict[str, list[int]]:
 OBJECTS = {
     "namespace": argparse.Namespace(lr=0.1, sizes=[1, 2]),
     "enum": Optimizer.Kind.SGD,
-    "key": {Optimizer.Kind.SGD: 1},
     "dict": Attributes(lr=0.1),
-    "list": Steps([1, 2]),
     "slots": Slotted(0.1),
     "defaultdict": make_default(),
     "partial": functools.partial(print, 1, end=""),
-    "path": PurePosixPath("/data/a"),
-    "date": datetime.timedelta(seconds=3),
     "class": torch.optim.Adam,
     "module": torch.nn.CrossEntropyLoss(),
 }

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from torchvision.models.densenet import DenseNet
 
 from offpath.archive.sources.model_source import load_model_source
 from offpath.archive.sources.stock_archive import unpack
+from offpath.cli import run
 from offpath.errors import ExpectedError, WrongOption
 from tests.support.stock_archive import make_stock
 
@@ -36,15 +36,16 @@ def stock(model_file: Path, weights_file: Path, tmp_path: Path) -> Any:
 
 def convert(old: Path, *options: str) -> tuple[Path, str]:
     store = old.parent / "new"
-    command = [sys.executable, "-m", "offpath", "archive", "--from", str(old)]
-    command += ["--output", str(store), "--engine", "eager", *options]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return store / old.name, done.stderr
+    command = ["archive", "--from", str(old), "--output", str(store), "--engine", "eager"]
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), pytest.raises(SystemExit) as ended:
+        run([*command, *options])
+    assert not ended.value.code, said.getvalue()
+    return store / "stock.mar", said.getvalue()
 
 
 def test_model_labels_name_and_settings_are_taken_over_and_changes_said(
-    stock: Any,
+    stock: Any, tmp_path: Path
 ) -> None:
     config = {"batchSize": 4, "maxBatchDelay": 0, "foo": 1}
     old = stock(labels=LABELS, config=config, extra="notes.txt", version="2.1")
@@ -67,12 +68,6 @@ def test_model_labels_name_and_settings_are_taken_over_and_changes_said(
     ):
         assert word in said, word
     assert "batchSize:" not in said
-
-
-def test_an_archive_without_settings_gets_the_presets(stock: Any, tmp_path: Path) -> None:
-    old = unpack(stock(), tmp_path / "folder")
-    assert (old.server, old.labels) == ({}, None)
-    assert any("classes are numbers" in change for change in old.changes)
 
 
 def test_another_handler_is_refused_with_what_to_do(stock: Any, tmp_path: Path) -> None:

@@ -63,14 +63,14 @@ def test_photographs_decode_bit_equal_to_pillow(photograph: Photograph) -> None:
     assert_equal_pixels(encode(image, "PNG", compress_level=1))
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 5, 7, 8, 9, 15, 16, 17])
+@pytest.mark.parametrize("width", [1, 2, 7, 8, 9, 17])
 def test_tiny_and_odd_jpegs_are_decoded_in_full(width: int) -> None:
     photograph = find_photograph("chelsea").rgb
-    for height in (1, 2, 3, 5, 7, 8, 9, 17):
+    for height in (1, 3, 8, 9, 17):
         for subsampling in (0, 1, 2):
             image = photograph.crop((200, 100, 200 + width, 100 + height))
             payload = encode(image, "JPEG", subsampling=subsampling)
-            for min_size in (0, 16, 384):
+            for min_size in (0, 16):
                 assert_equal_pixels(payload, DecodeOptions(min_size))
 
 
@@ -99,11 +99,8 @@ def test_exif_orientation_is_ignored_like_stock_or_honoured_on_request(
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("size", [(1411, 1411), (1409, 1001)], ids=str)
-def test_exif_orientation_of_a_scaled_jpeg_keeps_the_geometry(
-    orientation: int, size: tuple[int, int]
-) -> None:
-    payload = oriented(find_photograph("retina").rgb.resize(size), "JPEG", orientation)
+def test_exif_orientation_of_a_scaled_jpeg_keeps_the_geometry(orientation: int) -> None:
+    payload = oriented(find_photograph("retina").rgb.resize((1001, 801)), "JPEG", orientation)
     exact = decode_image(payload, DecodeOptions(exif_orientation=True))
     scaled = decode_image(payload, DecodeOptions(384, exif_orientation=True))
     assert scaled.denominator == 2
@@ -115,33 +112,17 @@ def test_exif_orientation_of_a_scaled_jpeg_keeps_the_geometry(
     assert np.abs(expected - made).mean() < 0.4
 
 
-def test_broken_exif_is_no_reason_to_refuse() -> None:
-    image = find_photograph("chelsea").rgb
-    payload = oriented(image, "JPEG", 6)
-    start = payload.index(b"Exif\0\0") + 6
-    generator = np.random.default_rng(0)
-    for _ in range(200):
-        broken = bytearray(payload)
-        for offset in generator.integers(0, 24, 4):
-            broken[start + offset] = generator.integers(256)
-        decoded = decode_image(broken, DecodeOptions(exif_orientation=True))
-        assert decoded.pixels.size == 3 * image.width * image.height
-
-
 @pytest.mark.parametrize(
     ("size", "by_longer", "denominator"),
     [
-        ((1000, 872), False, 2),
-        ((1601, 1537), False, 4),
-        ((1536, 1536), False, 4),
-        ((3100, 3099), False, 8),
-        ((4096, 3071), False, 8),
-        ((4096, 3064), False, 4),
-        ((767, 769), False, 2),
-        ((766, 768), False, 1),
-        ((766, 768), True, 2),
-        ((100, 3072), True, 8),
-        ((100, 3072), False, 1),
+        ((201, 189), False, 4),
+        ((512, 377), False, 8),
+        ((512, 376), False, 4),
+        ((95, 97), False, 2),
+        ((94, 96), False, 1),
+        ((94, 96), True, 2),
+        ((12, 384), True, 8),
+        ((12, 384), False, 1),
     ],
     ids=str,
 )
@@ -151,7 +132,7 @@ def test_large_jpeg_is_decoded_at_a_smaller_scale(
     upright = find_photograph("hubble_deep_field").rgb.resize(size)
     for turned in (upright, upright.transpose(Image.Transpose.ROTATE_90)):
         payload = encode(turned, "JPEG")
-        image = decode_image(payload, DecodeOptions(384, by_longer=by_longer))
+        image = decode_image(payload, DecodeOptions(48, by_longer=by_longer))
         assert (image.width, image.height) == turned.size
         assert image.denominator == denominator
         height, width = (-(-side // denominator) for side in reversed(turned.size))
@@ -173,12 +154,8 @@ def test_truncated_file_of_every_format_is_refused(format: str) -> None:
     "payload",
     [
         pytest.param(b"hello", id="text"),
-        pytest.param(b"%PDF-1.7 " + bytes(100), id="pdf"),
         pytest.param(b"<svg xmlns='http://www.w3.org/2000/svg'/>", id="svg"),
-        pytest.param(b"%!PS-Adobe-3.0 EPSF-3.0\n" + bytes(200), id="eps"),
-        pytest.param(b"P6 2 2 255 " + bytes(12), id="ppm"),
         pytest.param(encode(Image.new("RGB", (8, 8)), "ICO"), id="ico"),
-        pytest.param(encode(Image.new("RGB", (8, 8)), "TGA"), id="tga"),
         pytest.param(b"RIFF\x10\0\0\0WAVEfmt ", id="wav"),
     ],
 )
@@ -209,16 +186,6 @@ def claim_size(format: str, side: int) -> bytes:
         body = b"WEBP" + canvas + bytes(payload[12:])
         return b"RIFF" + struct.pack("<I", len(body)) + body
     return bytes(payload)
-
-
-@pytest.mark.parametrize("options", [EXACT, DecodeOptions(384, True)], ids=str)
-@pytest.mark.parametrize("format", FORMATS)
-def test_header_that_claims_a_bomb_is_refused(format: str, options: DecodeOptions) -> None:
-    with pytest.raises(ItemError) as caught:
-        decode_image(claim_size(format, 60_000), options)
-    # libwebp itself refuses a canvas that its frame does not fill.
-    if format != "WEBP":
-        assert isinstance(caught.value, ImageTooLarge)
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -10,9 +10,8 @@ from PIL import Image
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ImageTooCostly, ImageTooLarge
-from offpath.handler.image import decode_cost
 from offpath.handler.image.decode import DecodeOptions, decode_image
-from offpath.handler.image.decode_cost import BUDGET_S, check_jpeg_cost
+from offpath.handler.image.decode_cost import BUDGET_S
 from tests.fuzz.costly_requests import deflated_after_nothing, jpeg_of_exif
 from tests.support.costly import (
     bmp_of_runs,
@@ -100,11 +99,6 @@ def test_cost_without_markers_ends_with_the_budget(
         pytest.param(encode(NOISE, "JPEG", progressive=True), id="progressive"),
         pytest.param(encode(NOISE, "TIFF", compression="jpeg"), id="tiff-of-many-strips"),
         pytest.param(progressive_jpeg(1000, 80), id="more-scans-than-anybody-makes"),
-        pytest.param(encode(NOISE, "JPEG", icc_profile=bytes(2_000_000)), id="profile"),
-        pytest.param(
-            make_tiff(bytes(64 * 900), compression=1, width=64, height=900, strips=900),
-            id="tiff-a-row",
-        ),
         pytest.param(encode(NOISE, "TIFF", compression="tiff_lzw"), id="tiff-lzw"),
         pytest.param(b"\xff\xd8" + b"\xff" * 100 + encode(NOISE, "JPEG")[2:], id="filled"),
     ],
@@ -135,7 +129,7 @@ def test_an_orientation_of_a_million_fractions_is_refused(kind: str) -> None:
 
 
 def test_a_lossless_jpeg_is_not_scaled() -> None:
-    for _ in range(5):
+    for _ in range(2):
         image = decode_image(lossless_jpeg(3000), OPTIONS)
         assert image.pixels.shape == (3000, 3000, 3) and image.denominator == 1
 
@@ -144,8 +138,3 @@ def test_a_tiff_of_too_many_bits_is_refused_before_libtiff_sees_it() -> None:
     body = make_tiff(b"", width=7000, height=7000, bits=(16,) * 4, photometric=2)
     with pytest.raises(ImageTooLarge, match="64 bits"):
         decode_image(body, OPTIONS)
-
-
-def test_the_check_does_not_search_all_of_a_baseline_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_cost, "count_markers", None)
-    assert check_jpeg_cost(bytearray(encode(NOISE, "JPEG", quality=95))).is_one_scan

@@ -129,11 +129,3 @@ def test_what_encoders_write_is_decoded(compression: str | None, big_tiff: bool)
     )
     assert decode_image(body, DecodeOptions()).pixels.shape == (300, 400, 3)
     assert decode_image(body, DecodeOptions(exif_orientation=True)).pixels.size
-
-
-@pytest.mark.parametrize("tile", [None, (128, 128), (1024, 1024)])
-def test_strips_and_tiles_of_bytes_of_their_own_are_decoded(tile: tuple[int, int] | None) -> None:
-    rows, columns = (128, 128) if tile is None else tile
-    data = zlib.compress(bytes(rows * columns))
-    body = make_tiff(data, tile=tile, width=128, height=128, length=len(data))
-    assert not decode_image(body, DecodeOptions()).pixels.any()

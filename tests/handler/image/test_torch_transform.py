@@ -38,12 +38,9 @@ def decode_waves(size: tuple[int, int]) -> DecodedImage:
 
 GEOMETRIES = [
     InputGeometry(),
-    InputGeometry(256, 256),
     InputGeometry(224, 256, interpolation="bicubic"),
-    InputGeometry(224, 224, "stretch"),
     InputGeometry(224, 256, "stretch", "bicubic"),
     InputGeometry(224, 224, "letterbox", fill=(114, 7, 250)),
-    InputGeometry(224, 224, "letterbox", "bicubic"),
     InputGeometry(225, 257, channels=1),
     InputGeometry((192, 96), 220),
     InputGeometry((96, 192), (110, 200), "stretch", "bicubic"),
@@ -54,9 +51,7 @@ GEOMETRIES = [
 
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
 def test_images_differ_from_pillow_only_by_rounding(geometry: InputGeometry) -> None:
-    # All photographs in the default geometry, a third of them in the others.
-    step = 1 if geometry == InputGeometry() else 3
-    for photograph in PHOTOGRAPHS[::step]:
+    for photograph in PHOTOGRAPHS[::3]:
         image = as_jpeg(photograph.rgb)
         expected = transform_image(image, geometry).astype(int)
         planes = torch.from_numpy(image.pixels.copy()).permute(2, 0, 1)
@@ -75,7 +70,7 @@ def test_images_differ_from_pillow_only_by_rounding(geometry: InputGeometry) -> 
 @pytest.mark.parametrize(
     "size",
     [
-        *[(30, 41), (257, 300), (2, 3), (1, 900), (900, 1)],
+        *[(30, 41), (257, 300), (1, 900), (900, 1)],
         pytest.param((224, 224), id="smaller-than-the-resize"),
         pytest.param((333, 500), id="square-as-wide-as-the-resize"),
     ],
@@ -89,10 +84,7 @@ def test_any_image_size_fits_any_geometry(size: tuple[int, int], geometry: Input
 
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
 def test_scaled_decode_keeps_the_position(geometry: InputGeometry) -> None:
-    sizes = [(1411, 1411), (1365, 2048), (4001, 3071)]
-    if geometry == InputGeometry():
-        sizes.append((3071, 4001))
-    for size in sizes:
+    for size in [(1411, 1411), (1365, 2048), (4001, 3071)]:
         options = DecodeOptions.for_input(geometry, 1.5)
         scaled = decode_image(make_waves(size), options)
         assert scaled.denominator > 1

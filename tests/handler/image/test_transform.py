@@ -1,61 +1,27 @@
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
-import pytest
 from PIL import Image
 from torchvision.transforms import v2
 
-from offpath.handler.image.decode import DecodedImage, Pixels
+from offpath.handler.image.decode import DecodedImage
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.image.transform import transform_image
 from tests.support.photographs import find_photograph
 
-
-def decoded(image: Image.Image) -> DecodedImage:
-    return DecodedImage(np.asarray(image.convert("RGB")), image.height, image.width)
-
-
-def assert_as_torchvision(
-    image: Image.Image, resize_size: int = 256, image_size: int = 224
-) -> None:
-    """Equal but for rounding: one level, in one value of four at most."""
-    made = transform_image(decoded(image), InputGeometry(image_size, resize_size))
-    assert (made.dtype, made.shape) == (np.uint8, (image_size, image_size, 3))
-    difference = np.abs(made.astype(int) - stock(image, resize_size, image_size))
-    assert difference.max() <= 1, image.size
-    assert (difference > 0).mean() < 0.25, image.size
-
-
-def stock(image: Image.Image, resize_size: int, image_size: int) -> Pixels:
-    """torchvision's transforms on a Pillow image, as in the stock image_classifier."""
-    resize = v2.Compose([v2.Resize(resize_size), v2.CenterCrop(image_size)])
-    return np.asarray(resize(image.convert("RGB")))
+# The transforms of TorchServe's image_classifier.
+STOCK = v2.Compose([v2.Resize(256), v2.CenterCrop(224)])
 
 
 def test_random_sizes_are_transformed_as_by_torchvision() -> None:
     generator = np.random.default_rng(0)
     photograph = find_photograph("motorcycle_left").rgb
-    for _ in range(150):
+    for _ in range(100):
         width, height = (int(side) for side in generator.integers(2, 900, 2))
-        assert_as_torchvision(photograph.resize((width, height), Image.Resampling.NEAREST))
-
-
-@pytest.mark.parametrize(
-    "size",
-    [(1, 5000), (5000, 1), (20, 100_000), (100_000, 20), (3, 1_000_000)],
-    ids=str,
-)
-def test_extreme_shapes_cost_little_memory(size: tuple[int, int]) -> None:
-    width, height = size
-    column = np.arange(height * width, dtype=np.uint32).reshape(height, width, 1)
-    image = DecodedImage(np.repeat(column % 251, 3, 2).astype(np.uint8), height, width)
-    tracemalloc.start()
-    try:
-        pixels = transform_image(image, InputGeometry())
-        # Image.fromarray holds a copy of the pixels beside the result.
-        assert tracemalloc.get_traced_memory()[1] < 5 * image.pixels.nbytes + 2**20
-    finally:
-        tracemalloc.stop()
-    assert pixels.shape == (224, 224, 3)
+        image = photograph.resize((width, height), Image.Resampling.NEAREST)
+        made = transform_image(DecodedImage(np.asarray(image), height, width), InputGeometry())
+        assert (made.dtype, made.shape) == (np.uint8, (224, 224, 3))
+        # Equal but for rounding: one level, in one value of four at most.
+        difference = np.abs(made.astype(int) - np.asarray(STOCK(image)))
+        assert difference.max() <= 1, image.size
+        assert (difference > 0).mean() < 0.25, image.size

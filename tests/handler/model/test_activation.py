@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ConfigError
 from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.model.engines.eager import EagerEngine
-from offpath.handler.model.parity import ParitySet, measure_parity
 from offpath.handler.pipeline import Pipeline
 from tests.support.images import npy
 
@@ -80,39 +77,3 @@ def test_threshold_answers_all_classes_that_reach_it(threshold: float) -> None:
         over = {n: s for n, s in zip("rgb", scores.tolist()) if s >= threshold}
         assert json.loads(reply.body) == pytest.approx(over, abs=1e-5)
     assert any(reply.body == b"{}" for reply in replies) == (threshold > 0)
-
-
-def test_worker_refuses_what_only_the_builder_can_decide() -> None:
-    with pytest.raises(ConfigError, match="only the archive builder can decide"):
-        make_small(activation="auto").runner.warm_up()
-
-
-def measure(
-    scores: list[list[float]], now: list[list[float]], activation: str
-) -> tuple[float, int]:
-    """Returns (largest move, changed best classes) for an engine that answers `now`."""
-
-    class Engine:
-        name, precision, is_capturable = "engine", "fp32", False
-
-        def __call__(self, images: torch.Tensor) -> torch.Tensor:
-            answer = torch.tensor(now)
-            return torch.logit(answer) if activation == "sigmoid" else answer.log()
-
-    images = np.zeros((len(scores), SIZE, SIZE, 3), np.uint8)
-    reference = ParitySet(images, np.array(scores, np.float32))
-    found = measure_parity(Engine(), reference, make_config(activation=activation), CPU)
-    return found.largest_move, found.top1_changes
-
-
-def test_parity_gate_compares_scores_after_the_activation() -> None:
-    scores, now = [[0.9, 0.2], [0.1, 0.6]], [[0.9, 0.2], [0.13, 0.6]]
-    move, changes = measure(scores, now, "sigmoid")
-    assert (move, changes) == (pytest.approx(0.03, abs=1e-5), 0)
-
-
-def test_two_labels_near_1_may_change_places_within_the_bound() -> None:
-    assert measure([[0.99, 0.98]], [[0.98, 0.99]], "sigmoid")[1] == 0
-    assert measure([[0.99, 0.90]], [[0.90, 0.99]], "sigmoid")[1] == 1
-    # With softmax every change of the best class counts.
-    assert measure([[0.51, 0.49]], [[0.49, 0.51]], "softmax")[1] == 1

@@ -12,7 +12,6 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torchvision import transforms
 from ts.torch_handler.image_classifier import ImageClassifier
 
@@ -115,21 +114,3 @@ def test_scaled_decoding_answers_like_stock(model: str) -> None:
     assert len(differences) >= 24
     assert max(differences.values()) <= SCALED_BOUND
     assert not flipped
-
-
-def test_scaled_decoding_of_camera_sized_images_stays_near() -> None:
-    # Enlarged to 2048 px all are decoded scaled, and the model is fed pixels that differ
-    # by rounding at least. Where it wavers between classes, that alone moves it: no bound of 0.03.
-    payloads = {}
-    for photo in PHOTOGRAPHS:
-        enlarged = photo.image.convert("RGB")
-        factor = 2048 / max(enlarged.size)
-        size = (round(enlarged.width * factor), round(enlarged.height * factor))
-        resized = enlarged.resize(size, Image.Resampling.LANCZOS)
-        payloads[photo.name] = encode(resized, "JPEG", quality=92)
-    differences, flipped = compare(payloads)
-    values = sorted(differences.values())
-    print(f"median {values[len(values) // 2]:.4f}, top-1 changed: {flipped}")
-    assert values[-1] <= 0.08
-    assert values[len(values) // 2] <= 0.02
-    assert len(flipped) <= 3

@@ -6,10 +6,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 
 from offpath.handler.prediction_log.prediction_log import PredictionLog
@@ -118,20 +116,6 @@ def test_bad_credentials_are_logged_once_and_read_again(
     eventually(lambda: log.counters().shipped == 1)
 
 
-def test_a_missing_bucket_is_named(
-    moto_server: S3Server,
-    aws_environ: dict[str, str],
-    open_log: OpenLog,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    log = open_log(uri="s3://never-made/x", s3=s3(moto_server))
-    log.append([make_record()])
-
-    eventually(lambda: "the bucket of s3://never-made/x does not exist" in caplog.text)
-    assert log.counters().shipped == 0
-    assert log.counters().spool_bytes > 0
-
-
 def test_storage_class_and_kms_key_are_asked_for(
     moto_server: S3Server, aws_environ: dict[str, str], open_log: OpenLog
 ) -> None:
@@ -149,34 +133,6 @@ def test_storage_class_and_kms_key_are_asked_for(
     assert head["StorageClass"] == "STANDARD_IA"
     assert head["ServerSideEncryption"] == "aws:kms"
     assert head["SSEKMSKeyId"].endswith("alias/log")
-
-
-def test_duckdb_reads_the_objects_as_the_documentation_says(
-    seaweedfs: S3Server, bucket: Any, open_log: OpenLog, tmp_path: Path
-) -> None:
-    log = open_log(uri=bucket.uri, s3=s3(seaweedfs))
-    log.append(
-        [
-            make_record("e1", predictions=[("cup", 0.9), ("mug", 0.1)], stage_ms={"decode": 2.5}),
-            make_record("e2", predictions=[("mug", 0.8)], stage_ms={"decode": 3.5}),
-            make_record("e3", status=422, error="not_an_image"),
-        ]
-    )
-    eventually(lambda: log.counters().shipped == 3)
-    log.close()
-    # DuckDB would download an extension to read S3, so it reads the same objects as files.
-    for key in bucket.keys():
-        path = tmp_path / "bucket" / key
-        path.parent.mkdir(parents=True)
-        bucket.client.download_file(bucket.name, key, str(path))
-    query = (Path(__file__).parents[3] / "docs" / "prediction-log.md").read_text()
-    query = query.split("```sql\n-- DuckDB")[1].split("```")[0].split("\n", 1)[1]
-    query = query.replace("s3://bucket/predictions", f"{tmp_path}/bucket/predictions")
-    day = time.strftime("%Y-%m-%d", time.gmtime())
-
-    rows = duckdb.sql(query.replace("2026-11-21", day)).fetchall()
-
-    assert sorted(row[:2] for row in rows) == [("cup", 1), ("mug", 1)]
 
 
 def test_a_worker_killed_before_the_acknowledgement_is_shipped_again_to_the_same_object(

@@ -148,26 +148,6 @@ def test_refused_object_delays_no_other(
     assert "takes records again" not in caplog.text
 
 
-@pytest.mark.parametrize("name", ["sink.json", "last-error.json"])
-@pytest.mark.parametrize("kind", ["fifo", "folder", "nonsense"])
-def test_broken_notes_of_a_spool_stop_nothing(sink_folder: Path, name: str, kind: str) -> None:
-    path = sink_folder / name
-    path.unlink(missing_ok=True)
-    make = {"fifo": os.mkfifo, "folder": Path.mkdir, "nonsense": write_nonsense}
-    make[kind](path)
-
-    (status,) = read_status(sink_folder.parent)
-    report = ship_spool(sink_folder.parent, timeout_s=0)
-
-    assert status.segments == 1
-    assert name in (status.last_error or "")
-    assert report.shipped_segments == (0 if name == "sink.json" else 1)
-
-
-def write_nonsense(path: Path) -> None:
-    path.write_bytes(b"[\xff")
-
-
 def test_reading_never_waits_nor_follows(tmp_path: Path) -> None:
     makers: dict[str, Any] = {"fifo": os.mkfifo, "folder": Path.mkdir}
     for name, make in makers.items():

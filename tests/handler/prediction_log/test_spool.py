@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import os
@@ -21,7 +20,7 @@ from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.owner import count_bytes
 from offpath.handler.prediction_log.packing import unpack_lines
 from offpath.handler.prediction_log.prediction_log import PredictionLog
-from offpath.handler.prediction_log.spool import MOST_SEALED_BY_AGE, Spool
+from offpath.handler.prediction_log.spool import Spool
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.bucket import read_out
 from tests.support.clock import Clock
@@ -79,16 +78,6 @@ def test_a_segment_is_sealed_at_its_age(make_spool: Callable[..., Clocked]) -> N
     assert len(spool.sealed) == 1
 
 
-def test_age_seals_few_segments_during_an_outage(make_spool: Callable[..., Clocked]) -> None:
-    spool = make_spool(segment_max_age_s=10)
-    for _ in range(10):
-        spool.append(LINE, 1)
-        spool.clock.now_s += 10
-        spool.rotate_if_due()
-
-    assert len(spool.sealed) == MOST_SEALED_BY_AGE
-
-
 @pytest.mark.parametrize(
     "hours",
     [
@@ -124,20 +113,6 @@ def test_spool_that_was_removed_in_use_is_made_again(make_spool: Callable[..., C
     assert (spool.dropped, spool.spool_bytes) == (3, len(LINE))
     assert spool.sealed[0].path.read_bytes() == LINE
     assert "removed while in use" in str(spool.problem)
-
-
-def test_a_spool_that_was_removed_in_use_can_be_shipped_from_outside_again(
-    open_log: OpenLog, tmp_path: Path
-) -> None:
-    log = open_log(segment_max_age_s=60)
-    eventually(lambda: any(tmp_path.glob("spool/*/sink.json")))
-    # Renamed in one step, because the log makes files while rmtree walks.
-    (tmp_path / "spool").rename(tmp_path / "removed")
-
-    eventually(lambda: any(tmp_path.glob("spool/*/sink.json")))
-    log.append([make_record()])
-
-    assert log.counters().appended == 1
 
 
 # The bound.
@@ -382,28 +357,6 @@ def test_sampling_keeps_its_share_and_chooses_by_event(open_log: OpenLog, tmp_pa
 
     assert 850 < first.counters().appended < 1150
     assert first.counters().appended == second.counters().appended
-
-
-def test_spool_reports_the_age_of_the_oldest_record(make_spool: Callable[..., Clocked]) -> None:
-    spool = make_spool()
-    spool.clock.now_s = 5.0
-    assert spool.oldest_age_s == 0.0
-    spool.append(LINE, 1)
-    spool.clock.now_s = 7.0
-    assert spool.oldest_age_s == 2.0
-    spool.seal()
-    spool.clock.now_s = 8.0
-    assert spool.oldest_age_s == 3.0
-
-
-def test_age_is_exactly_0_without_records_although_time_passes(make_settings: MakeSettings) -> None:
-    # Other microseconds at each reading would hide a worker that is behind on the same metric.
-    spool = Spool(make_settings(), clock=itertools.count().__next__)
-    try:
-        assert [spool.oldest_age_s, spool.oldest_age_s] == [0.0, 0.0]
-    finally:
-        spool.seal()
-        spool.release()
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "none"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.handler.errors import BodyGone, BodyUnreadable, ConfigError, EmptyPayload, ItemError
+from offpath.handler.errors import BodyGone, BodyUnreadable, ConfigError, ItemError
 from offpath.handler.request.body_from_front_door import DoorBodies
 from offpath.handler.request.payload import read_payload
 from offpath.handler.wire_names import FOLDER_VARIABLE, KEY_VARIABLE
@@ -117,24 +117,10 @@ def test_entry_that_is_not_a_file_of_the_front_door_is_refused(
         read(door, headers(folder / NAME))
 
 
-def test_another_users_file_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    door = DoorBodies(str(folder), KEY)
-    (folder / NAME).write_bytes(b"\xff\xd8")
-    monkeypatch.setattr(door, "_uid", os.getuid() + 1)
-    with pytest.raises(BodyUnreadable):
-        read(door, headers(folder / NAME))
-
-
 def test_client_that_left_is_an_error_of_its_item(door: DoorBodies, folder: Path) -> None:
     with pytest.raises(BodyGone) as caught:
         read(door, headers(folder / NAME))
     assert issubclass(caught.type, ItemError) and caught.value.status == 400
-
-
-def test_an_empty_body_is_an_empty_payload(door: DoorBodies, folder: Path) -> None:
-    (folder / NAME).touch()
-    with pytest.raises(EmptyPayload):
-        read(door, headers(folder / NAME))
 
 
 def test_a_folder_that_others_may_use_is_refused(folder: Path) -> None:

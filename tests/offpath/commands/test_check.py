@@ -54,13 +54,6 @@ def test_json_for_a_bug_report_has_versions_and_device_but_no_secrets(
     assert secret not in out
 
 
-def test_without_a_server_the_host_is_checked(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers_here, "find_servers", list)
-    code, out, _ = run("check")
-    assert code == 0
-    assert "java" in out and "no server is visible" in " ".join(out.split())
-
-
 def test_of_several_servers_one_must_be_named(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -10,7 +10,6 @@ from offpath.errors import ExpectedError
 from tests.profiling.runs import make_compare
 
 PEAK = ("--peak-per-s", "10")
-PRICE = ("--hourly-price", "0.5")
 
 
 def run(*args: str) -> str:
@@ -31,9 +30,3 @@ def test_a_cpus_rates_are_not_priced_for_a_gpu_instance(tmp_path):
     assert "g4dn.xlarge" not in run(*options, "--instance", "c7i.large")
     with pytest.raises(ExpectedError, match="on a CPU.*has a T4.*--rate-per-instance"):
         run(*options, "--instance", "g4dn.xlarge")
-
-
-def test_a_result_is_priced_with_the_doubts_about_its_figures(tmp_path):
-    make_compare().save(tmp_path / "result.json")
-    shown = run("--result", str(tmp_path / "result.json"), *PEAK, *PRICE)
-    assert "spread: the rounds of offpath" in " ".join(shown.split())

@@ -15,17 +15,11 @@ import httpx
 import pytest
 
 from offpath.archive.photographs import BUNDLED
-from offpath.commands import archive, demo
-from offpath.commands.serve_view import ServeView
+from offpath.commands import demo
 from tests.support.browser import Browser, find_browser, open_browser
-from tests.support.eventually import eventually
 
 COUNT = "document.querySelectorAll('#chart circle').length"
 STATUS = "document.getElementById('status').textContent"
-ROWS = (
-    "Array.from(document.querySelectorAll('#{} li'), row =>"
-    " Array.from(row.children, cell => cell.textContent))"
-)
 
 
 @pytest.fixture(scope="module", params=["torchserve", "granian"])
@@ -70,43 +64,6 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 @pytest.mark.slow
 @pytest.mark.server
-def test_a_visitor_drops_an_image_and_sends_it_200_times(
-    page: tuple[str, Path], browser: Browser
-) -> None:
-    url, folder = page
-    opened = folder / "opened"
-    eventually(lambda: opened.exists() and opened.read_text().strip() == url)
-    browser.open(url, 1200, 900)
-    browser.drop_file(BUNDLED / "espresso.jpg", "#drop")
-    browser.wait_for("!document.getElementById('load').hidden")
-    (label, _, share), *others = browser.evaluate(ROWS.format("labels"))
-    assert label == "espresso" and float(share.removesuffix(" %")) > 90
-    assert len(others) == 4
-    stages = {name: text for name, _, text in browser.evaluate(ROWS.format("stages"))}
-    assert {"read", "decode", "transform", "inference", "outside"} <= stages.keys()
-    assert "total" not in stages
-    total_ms = float(browser.evaluate(STATUS).split()[2])
-    sum_ms = sum(float(text.removesuffix(" ms")) for text in stages.values())
-    assert abs(sum_ms - total_ms) < 0.02 * total_ms + 0.1
-    browser.evaluate("document.getElementById('send').click()")
-    browser.wait_for(f"{COUNT} === 200")
-    figures = browser.evaluate("document.getElementById('figures').innerText").split()
-    assert figures[:2] == ["failed", "0"]
-    assert {"p50", "p95", "p99"} <= set(figures)
-    assert browser.list_complaints() == []
-    mine = (url, f"blob:{url}")
-    assert all(sent.startswith(mine) for sent in browser.list_requests())
-    keep(browser, "desktop")
-
-
-def keep(browser: Browser, name: str) -> None:
-    """Saves a screenshot in the folder that DEMO_IMAGES names, to look at."""
-    if "DEMO_IMAGES" in os.environ:
-        browser.take_image(Path(os.environ["DEMO_IMAGES"]) / f"{name}.png")
-
-
-@pytest.mark.slow
-@pytest.mark.server
 def test_the_page_fits_a_phone_in_the_dark_and_a_bad_image_is_explained(
     page: tuple[str, Path], browser: Browser, tmp_path: Path
 ) -> None:
@@ -119,7 +76,6 @@ def test_the_page_fits_a_phone_in_the_dark_and_a_bad_image_is_explained(
     browser.evaluate("document.getElementById('send').click()")
     browser.wait_for(f"{COUNT} === 200")
     assert browser.evaluate("document.documentElement.scrollWidth") == 360
-    keep(browser, "phone")
     (bad := tmp_path / "<img id=planted>.jpg").write_bytes(
         (BUNDLED / "espresso.jpg").read_bytes()[:9000]
     )
@@ -151,30 +107,3 @@ def test_the_policy_stops_a_script_that_is_not_the_pages(
     assert sum("Content Security Policy" in c for c in browser.list_complaints()) >= 3
     beside = httpx.get(f"{url}demo/../nginx.conf", trust_env=False)
     assert (beside.status_code, beside.json()["type"]) == (404, "NotFound")
-
-
-def test_an_archive_is_built_again_when_the_code_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    built: list[object] = []
-    monkeypatch.setattr(demo.click, "get_current_context", lambda: Context(built))
-    view = ServeView()
-    demo.make_archive(view)
-    path = demo.STORE / "classifier.mar"
-    path.parent.mkdir(parents=True)
-    path.touch()
-    demo.make_archive(view)
-    os.utime(path, (0, 0))
-    demo.make_archive(view)
-    assert built == [archive.command, archive.command]
-
-
-class Context:
-    """Notes the command that would build the archive."""
-
-    def __init__(self, built: list[object]) -> None:
-        self._built = built
-
-    def invoke(self, command: object, **_: object) -> None:
-        self._built.append(command)

@@ -43,20 +43,6 @@ def test_ship_leaves_living_workers_alone_and_takes_what_dead_ones_left(
         assert [json.loads(line)["event_id"] for line in lines] == ids
 
 
-def test_ship_says_why_something_is_left(
-    logs: Logs, tmp_path: Path, start_worker: StartWorker
-) -> None:
-    (tmp_path / "file").touch()
-    kill(start_worker("a", f"file://{tmp_path}/file/out"))
-
-    done = logs("ship", "--spool", tmp_path / "spool", "--timeout-s", "0")
-
-    assert done.code == 1
-    assert "offpath: undelivered segments, still in " in done.err
-    assert "Not a directory" in done.err
-    assert len(list(tmp_path.glob("spool/*/*/*.spool"))) == 1
-
-
 def test_ship_sets_a_torn_line_aside(logs: Logs, tmp_path: Path, start_worker: StartWorker) -> None:
     kill(start_worker("a b"))
     (segment,) = tmp_path.glob("spool/*/*/*.spool")
@@ -203,14 +189,6 @@ def test_verify_lists_what_is_missing_and_what_is_double(logs: Logs, tmp_path: P
     assert "1 records missing, 1 double" in done.err
     shown = logs("verify", uri, "--ids", ids).out
     assert "missing: x" in shown and "double: a" in shown
-
-
-@pytest.mark.parametrize(("endpoint", "code"), [("http://127.0.0.1:9", 1), ("nonsense", 2)])
-def test_reading_an_endpoint_that_is_not_there_is_an_expected_error(
-    logs: Logs, monkeypatch: pytest.MonkeyPatch, endpoint: str, code: int
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    assert logs("read", "s3://a/b").code == code
 
 
 def test_credentials_in_a_uri_are_not_repeated(logs: Logs) -> None:

@@ -58,28 +58,6 @@ def test_model_token_and_thin_pixels_reach_the_server(
     assert read_npy(body, (64, 64, 3)).shape == (64, 64, 3)
 
 
-def test_folder_is_sent_with_many_clients_in_a_stable_order(
-    predict: Predict, answers: Answers, tmp_path: Path
-) -> None:
-    for index in range(20):
-        (tmp_path / f"{index:02}.jpg").write_bytes(JPEG)
-    code, out, _ = predict(tmp_path, "--url", answers.url, "--clients", 8, "--json")
-    names = [Path(json.loads(line)["image"]).name for line in out.splitlines()]
-    assert code == 0
-    assert names == [f"{index:02}.jpg" for index in range(20)]
-    assert len(answers.requests) == 20
-
-
-def test_refused_image_is_shown_and_exits_with_1(
-    predict: Predict, answers: Answers, photo: Path
-) -> None:
-    answers.status, answers.body = 422, b'{"message": "broken [/b] data"}'
-    code, out, err = predict(photo, "--url", answers.url)
-    assert code == 1
-    assert "422: broken [/b] data" in out
-    assert "1 of 1 images were not classified" in err
-
-
 def test_image_that_cannot_be_sent_does_not_stop_the_others(
     predict: Predict, answers: Answers, tmp_path: Path, photo: Path
 ) -> None:
@@ -93,22 +71,6 @@ def test_image_that_cannot_be_sent_does_not_stop_the_others(
         assert lines[name]["status"] is None
         assert lines[name]["error"]
     assert "2 of 3 images" in err
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        *(b"[1, 2]", b"", b'{"boxes": [1]}', b"{}", b"\xff", b'"[/b]"'),
-        pytest.param(json.dumps({"boxes": [[1, 2, 3, 4]] * 40}).encode(), id="long"),
-    ],
-)
-def test_answer_of_another_form_is_shown_unchanged(
-    predict: Predict, answers: Answers, photo: Path, body: bytes
-) -> None:
-    answers.body = body
-    code, out, _ = predict(photo, "--url", answers.url)
-    assert code == 0
-    assert body.decode("utf-8", "replace") in out
 
 
 def test_files_folders_and_globs_are_found_in_order(tmp_path: Path) -> None:

@@ -15,12 +15,9 @@ import pytest
 
 from offpath import cli
 from offpath.profiling.core.run import load_run
-from offpath.profiling.experiments import server_profile
 from offpath.profiling.profilers import profile_experiment
-from offpath.profiling.profilers.profile_report import read_profile
 from offpath.serving.process.processes import is_running
 from tests.offpath.conftest import Run, read_json_keys
-from tests.support.answering_server import answering_server
 from tests.support.echo_archive import MakeMar
 from tests.support.eventually import eventually
 from tests.support.pages import read_page
@@ -63,12 +60,6 @@ def end(argv: list[str], capsys) -> tuple[int, Any]:
     with pytest.raises(SystemExit) as ended:
         cli.run(["profile", *argv])
     return int(ended.value.code or 0), capsys.readouterr()
-
-
-def test_an_archive_is_profiled_with_its_own_handler(profile, make_mar: MakeMar):
-    argv = ("--mar", make_mar("echo"), "--requests", 4, "--batch-size", 2)
-    (handler,) = read_profile(profile("stages", *argv)[0])
-    assert (handler.name, handler.images, handler.cell.batch_size) == ("echo", 4, 2)
 
 
 def test_the_page_of_a_flame_graph_contains_it(profile, tmp_path):
@@ -127,26 +118,3 @@ def test_a_stopped_profile_leaves_no_process_and_no_file(
     eventually(lambda: not any(map(is_running, children)))
     # Nobody removes the folders of a process that was killed.
     assert number == signal.SIGKILL or not list(temporary.iterdir())
-
-
-@pytest.fixture
-def no_warm_up(monkeypatch) -> None:
-    monkeypatch.setattr(server_profile, "WARM_UP_S", 0.0)
-
-
-@pytest.mark.usefixtures("no_warm_up")
-@pytest.mark.parametrize(
-    ("status", "body", "message"),
-    [
-        pytest.param(500, b"broken", "'m' answered 500 to an image: broken", id="not-well"),
-        pytest.param(200, b"", "no ts_inference_requests_total", id="no-torchserve"),
-    ],
-)
-def test_a_server_without_the_counters_is_an_error(status, body, message, images, capsys):
-    with answering_server() as server:
-        server.status, server.body = status, body
-        server.ping = None
-        argv = [f"--url={server.url}/predictions/m", f"--metrics-url={server.url}"]
-        argv += ["--duration=2", f"--images={images}"]
-        code, printed = end(["server", *argv], capsys)
-    assert code == 1 and message in printed.err

@@ -18,7 +18,7 @@ from offpath.serving.process.in_flight import count_unanswered
 from offpath.serving.process.processes import find_family
 from tests.offpath.conftest import read_json_keys
 from tests.support import echo_archive
-from tests.support.echo_archive import MODEL_CONFIG, MakeMar
+from tests.support.echo_archive import MakeMar
 from tests.support.eventually import eventually
 from tests.support.front import load
 
@@ -136,12 +136,3 @@ def test_signal_while_starting_stops_every_process(
     process.communicate()
     assert process.returncode == exit_code
     assert find_family(java) == []
-
-
-@pytest.mark.server
-def test_a_model_that_is_not_as_its_archive_asks_is_never_announced(make_mar: MakeMar) -> None:
-    """TorchServe turns a delay of 0 into 100 ms."""
-    process = start_serve(make_mar(config={**MODEL_CONFIG, "maxBatchDelay": 0}))
-    output, errors = process.communicate()
-    assert process.returncode == 1 and not output
-    assert "maxBatchDelay is 100" in errors

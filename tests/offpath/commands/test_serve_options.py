@@ -1,35 +1,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from offpath.commands.serve_options import (
-    DEFAULTS,
-    LIMITS,
-    check_host,
-    make_door_settings,
-    read_limit,
-)
+from offpath.commands.serve_options import check_host
 from offpath.errors import ExpectedError
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.server.server_settings import ServerSettings
 from tests.offpath.conftest import Run
 from tests.support.echo_archive import write_mar
-
-NAMES = "tls_cert tls_key tokens client_ids front_keys explanations metrics_host memory".split()
-
-
-def make(**changes: Any) -> DoorSettings | None:
-    options = {"front": False, "limits": {}, **{name: getattr(DEFAULTS, name) for name in NAMES}}
-    return make_door_settings({**options, **changes}, drain_s=7)
-
-
-def test_the_door_is_there_where_it_is_asked_for() -> None:
-    assert make() is None
-    limits = dict([read_limit("client-rate=0", LIMITS), read_limit("queue=9", LIMITS)])
-    assert make(front=True, limits=limits) == DoorSettings(drain_s=7, queue=9)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "example.org"])

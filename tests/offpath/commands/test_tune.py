@@ -15,7 +15,6 @@ from offpath.archive.model_config import (
     make_model_config,
 )
 from offpath.commands.tune import command, describe_next_step
-from offpath.errors import ExpectedError
 from offpath.profiling.core.run import load_run
 from offpath.profiling.experiments import tune
 from offpath.profiling.experiments.tune_report import (
@@ -99,8 +98,3 @@ def list_new_servers(before: set[int]) -> list[psutil.Process]:
         and any("offpath-bench-" in word for word in process.info["cmdline"] or ())
         and any(sys.prefix in word for word in process.info["cmdline"] or ())
     ]
-
-
-def test_a_search_without_a_winner_is_a_failure_that_says_what_would_help():
-    with pytest.raises(ExpectedError, match="allow 63 ms.*--p95-ms, --clients"):
-        describe_next_step(read_result(make_run(p95_ms=10)), Path("tuned.yaml"))

@@ -21,8 +21,6 @@ OTHER = RunningDoor(Path("/b"), Path("/proc/3/root/b"), "[::1]:90", frozenset({9
     [
         pytest.param([ONE], None, "/a", id="only"),
         pytest.param([ONE, OTHER], "http://127.0.0.1", "/a", id="default-port"),
-        pytest.param([ONE, OTHER], "http://localhost:8082/metrics", "/a", id="metrics"),
-        pytest.param([ONE, OTHER], "https://[::1]:90", "/proc/3/root/b", id="tls"),
         pytest.param([ONE, OTHER], "unix:/b/management.sock", "/proc/3/root/b", id="socket"),
     ],
 )
@@ -37,7 +35,6 @@ def test_door_is_found(
     "doors, url, says",
     [
         pytest.param([], None, "start one, or ask as the user", id="none"),
-        pytest.param([ONE], "http://127.0.0.1:90", "at http://127.0.0.1:90; there is", id="port"),
         pytest.param([ONE], "http://192.0.2.1:80", "--url http://127.0.0.1:80", id="other-host"),
         pytest.param([ONE, OTHER], None, "name one: --url http://127.0.0.1:80 or", id="several"),
         pytest.param([ONE], "127.0.0.1:80", "is not an address", id="no-url"),

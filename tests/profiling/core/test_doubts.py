@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from offpath.profiling.core.doubts import find_doubts
-from offpath.profiling.core.run import Failure
-from tests.profiling.runs import PHOTOS, make_compare, make_run, make_window
+from tests.profiling.runs import PHOTOS, make_run, make_window
 
 
 def doubts_of(*windows, **changes) -> list[str]:
@@ -32,19 +31,8 @@ def test_quiet_rounds_that_agree_raise_no_doubt() -> None:
             id="failures",
         ),
         # 0 of 0 is no spread.
-        pytest.param([make_window(0)], "had 0", id="no-reply"),
     ],
 )
 def test_each_doubt_is_said_once(windows, said: str) -> None:
     found = doubts_of(*windows)
     assert [said in doubt for doubt in found] == [True]
-
-
-def test_who_is_missing_comes_first() -> None:
-    run = make_compare(not_run={"triton": "no binary"}, warnings=["a gate refused int8"])
-    run.failures.append(Failure(1, "triton", "died"))
-    assert find_doubts(run)[:3] == [
-        "not run: triton: no binary",
-        "left out in round 2: triton: died",
-        "a gate refused int8",
-    ]

@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-import random
-
-import numpy as np
 import pytest
 
-from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.core.statistics import Spread, Summary, percentile
-from tests.profiling.runs import (
-    PHOTOS,
-    make_compare,
-    make_limit,
-    make_run,
-    make_window,
-)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_percentiles_are_numpys(seed: int) -> None:
-    rng = random.Random(seed)
-    values = [rng.lognormvariate(3, 1) for _ in range(rng.randint(1, 200))]
-    for percent in (0, 1, 50, 99.9, 100):
-        expected = float(np.percentile(values, percent))
-        assert percentile(values, percent) == pytest.approx(expected)
+from offpath.profiling.core.run import Cell
+from offpath.profiling.core.statistics import Spread, Summary
+from tests.profiling.runs import PHOTOS, make_compare, make_run, make_window
 
 
 def test_rates_have_the_median_and_extremes_of_the_rounds() -> None:
@@ -63,27 +45,3 @@ def test_cpu_and_memory_count_the_servers_own_groups() -> None:
     assert value("offpath", PHOTOS, "pss_mb") is None
     assert value("offpath", PHOTOS, "failed") == 10
     assert value("torchserve-stock", PHOTOS, "failed") == 0
-
-
-def make_limited(decode: int, forward: int, **facts: str) -> Run:
-    """One server that answers 100 a second; the limits are of ten seconds."""
-    run = make_run(variants={"offpath": facts})
-    run.add(0, "limit:decode", Cell("photos"), make_limit(decode))
-    run.add(0, "limit:forward", Cell(), make_limit(forward))
-    # As in results of earlier versions, which measured the forward of each engine.
-    run.add(0, "limit:forward openvino", Cell(), make_limit(90000))
-    run.add(0, "offpath", PHOTOS, make_window(1000))
-    return run
-
-
-@pytest.mark.parametrize(
-    ("run", "of_decode"),
-    [
-        pytest.param(make_limited(2000, 6000), 50, id="photographs"),
-        pytest.param(make_limited(200, 4000, content="npy"), None, id="thin-clients"),
-    ],
-)
-def test_a_server_has_its_share_of_decoding_alone(run, of_decode) -> None:
-    value = Summary(run).value
-    assert value("offpath", PHOTOS, "decode_percent") == of_decode
-    assert value("limit:decode", Cell("photos"), "decode_percent") is None

@@ -7,23 +7,20 @@ from typing import Any
 
 import pytest
 
-from offpath.errors import ExpectedError
-from offpath.profiling.core.run import Cell, Run, load_run
+from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.statistics import Summary
 from offpath.profiling.experiments.compare import Choices, run_compare
-from offpath.profiling.experiments.compare_report import document_of
 from offpath.profiling.load.model_under_test import ExpectedReply
 from offpath.profiling.load.window import Load
 from tests.profiling.experiments.quick import (
     CAT,
+    Listener,
     QuickMeter,
+    QuickServer,
     are_gone,
     make_workload,
     serve,
 )
-from tests.profiling.quick_server import Listener, QuickServer
-from tests.profiling.runs import PHOTOS, make_compare, make_window
-from tests.support.documents import read_tables
 
 
 def make_choices(workloads: list[str], **changes: Any) -> Choices:
@@ -46,13 +43,10 @@ def compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     def run(servers: list[QuickServer], expected: ExpectedReply = CAT, **changes: Any) -> Run:
         serve(monkeypatch, servers, expected)
-        names = changes.pop("names", ["photos"])
-        listener = changes.pop("listener", Listener())
-        folders = [make_workload(tmp_path, name) for name in names]
         saved: list[int] = []
         measured = run_compare(
-            make_choices(folders, **changes),
-            listener,
+            make_choices([make_workload(tmp_path)], **changes),
+            Listener(),
             lambda run: saved.append(len(run.rows)),
         )
         assert are_gone(servers) and saved[-1] == len(measured.rows)
@@ -126,38 +120,12 @@ def test_one_that_dies_refuses_or_cannot_run_leaves_the_others(compare, side_by_
     "reference",
     [
         pytest.param(ExpectedReply("dog", 0.75, 3.0), id="other-label"),
-        pytest.param(ExpectedReply("cat", 0.79, 3.0), id="other-probability"),
     ],
 )
 def test_no_number_is_taken_from_a_server_that_answers_otherwise(compare, reference):
     run = compare([QuickServer("wrong")], reference)
     assert list_windows(run) == []
     assert "would not be comparable" in run.failures[0].reason
-
-
-def test_a_workload_answered_wrongly_leaves_the_window_before_it(compare, monkeypatch):
-    # At the start, on the first workload, on the second.
-    told = iter([CAT, CAT, ExpectedReply("dog", 0.74, 3.0)])
-    server = QuickServer("a")
-    choices = {"names": ["first", "second"], "rounds": 1}
-
-    def check(*_: object) -> float:
-        if next(told) != CAT:
-            raise ExpectedError("another label")
-        return 0.0
-
-    monkeypatch.setattr("offpath.profiling.experiments.compare.check_replies", check)
-    run = compare([server], **choices)
-    assert len(list_windows(run)) == 1 == len(run.failures)
-
-
-def test_side_by_side_each_is_started_once_and_all_take_turns(compare):
-    servers = [QuickServer("a"), QuickServer("b")]
-    run = compare(servers, side_by_side=True)
-    assert list_windows(run) == [(0, "a", 2), (0, "b", 2), (1, "a", 2), (1, "b", 2)]
-    assert [len(server.pids) for server in servers] == [1, 1]
-    starts = [(row.round, row.variant) for row in run.rows if row.metric == "ready_s"]
-    assert starts == [(0, "a"), (0, "b")]
 
 
 @pytest.mark.parametrize("side_by_side", [False, True])
@@ -170,46 +138,3 @@ def test_a_run_that_is_interrupted_ends_every_server(compare, side_by_side, monk
     with pytest.raises(KeyboardInterrupt):
         compare(servers, side_by_side=side_by_side)
     assert servers[0].pids and are_gone(servers)
-
-
-def read_section(run: Run, heading: str) -> list[list[str]]:
-    """Returns the lines of a section's only table."""
-    (section,) = [s for s in document_of(run, None).sections if s.heading == heading]
-    (table,) = read_tables(section.tables)
-    return table
-
-
-def test_the_tables_have_ratios_shares_and_failures():
-    run = make_compare()
-    window = make_window(1210, replies_503=7, answer_difference=0.00123)
-    run.add(3, "offpath", PHOTOS, window)
-    assert read_section(run, "photos: requests per second") == [
-        ["", "req/s", "range", "x", "% decode", "diff", "failed"],
-        ["torchserve-stock", "11.0", "10.0-12.0", "1.00", "6", "", "0"],
-        ["offpath", "121", "100-150", "11.0", "60", "0.0012", "7 x 503"],
-    ]
-    assert "relative to torchserve-stock" in document_of(run, None).sections[0].tables
-    assert read_section(run, "Starts")[1:] == [["offpath", "6.00", "5.00-7.00"]]
-    allowed = read_section(run, "What the cores allow")
-    assert allowed[1:] == [["photos", "200", "600", "150"]]
-
-
-# By default, limits are shown by themselves (test_limits.py).
-@pytest.mark.slow
-@pytest.mark.server
-def test_our_server_is_measured_beside_the_limits(tmp_path):
-    folder, saved = make_workload(tmp_path), tmp_path / "run.json"
-    choices = make_choices(
-        [folder],
-        servers=("offpath",),
-        load=Load(seconds=1, min_replies=16, warm_up_s=0),
-        rounds=1,
-    )
-    run = run_compare(choices, Listener(), lambda run: run.save(saved))
-    assert run.failures == [] and load_run(saved) == run
-    summary, cell = Summary(run), Cell(folder, 2)
-    assert summary.value("offpath", cell, "replies_200") >= 16
-    assert 0 < summary.value("offpath", cell, "decode_percent")
-    assert 0 < summary.value("offpath", cell, "answer_difference") < 0.03
-    assert summary.value("offpath", cell, "pss_mb") > 100
-    assert summary.value("offpath", Cell(), "ready_s") > 1

@@ -10,26 +10,12 @@ from offpath.profiling.experiments.cost import (
     GB,
     Demand,
     cost_server,
-    fill_objects,
     load_prices,
     read_rates,
 )
 from tests.profiling.runs import PHOTOS, make_compare, make_window
 
 PRICES = load_prices()
-
-
-@pytest.mark.parametrize(
-    ("peak", "rate", "head_room", "expected"),
-    [
-        pytest.param(2, 47, 0.3, 1, id="far-below-one"),
-        pytest.param(7, 10, 0.3, 1, id="exactly-one"),
-        pytest.param(7.01, 10, 0.3, 2, id="a-little-more-than-one"),
-        pytest.param(100, 10, 0, 10, id="no-head-room"),
-    ],
-)
-def test_instances_leave_the_head_room(peak, rate, head_room, expected):
-    assert Demand(peak, peak, head_room).count_needed(rate) == expected
 
 
 def test_puts_and_storage_are_priced_as_worked_out_manually():
@@ -48,18 +34,6 @@ def test_puts_and_storage_are_priced_as_worked_out_manually():
     assert cost.per_million_usd(cost.log_each) == pytest.approx(total_usd / 2.628)
 
 
-@pytest.mark.parametrize(
-    ("mean_per_s", "expected"),
-    [
-        pytest.param(0.001, 1, id="rare-records-are-objects-of-their-own"),
-        pytest.param(4, 120, id="sealed-by-age"),
-        pytest.param(1e6, 8 * 2**20 / 700, id="sealed-by-size"),
-    ],
-)
-def test_objects_fill_as_the_spool_seals_them(mean_per_s, expected):
-    assert fill_objects(mean_per_s, 1) == pytest.approx(expected)
-
-
 def test_rates_come_from_a_result_file(tmp_path):
     path = tmp_path / "result.json"
     run = make_compare()
@@ -73,18 +47,3 @@ def test_rates_come_from_a_result_file(tmp_path):
     assert any(it.startswith("spread: the rounds of offpath") for it in doubts)
     with pytest.raises(ExpectedError, match="'photos-55k'.*one of photos"):
         read_rates(path, "photos-55k")
-
-
-@pytest.mark.parametrize(
-    ("on_gpu", "instance", "said"),
-    [
-        pytest.param(False, "g4dn.xlarge", "on a CPU, g4dn.xlarge has a T4", id="cpu"),
-        pytest.param(True, "c7i.large", "with a GPU, c7i.large has none", id="gpu"),
-        pytest.param(True, "g4dn.xlarge", None, id="both-gpu"),
-        pytest.param(False, "c7i.large", None, id="both-cpu"),
-        pytest.param(False, None, None, id="a-price-in-numbers"),
-    ],
-)
-def test_rates_of_another_kind_of_machine_are_a_mixture(on_gpu, instance, said):
-    found = PRICES.find_mixture(on_gpu, instance)
-    assert (found is None) if said is None else (found is not None and said in found)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from prometheus_client.samples import Sample
 
-from offpath.errors import ExpectedError
 from offpath.profiling.experiments.server_profile import (
     CLIENT,
     HANDLER_OTHER,
@@ -14,7 +13,6 @@ from offpath.profiling.experiments.server_profile import (
     QUEUE,
     WORKER,
     Counters,
-    find_account_doubts,
     make_account,
     read_counters,
 )
@@ -47,7 +45,6 @@ PARTS = {
 
 
 NOT_OURS = {key: n for key, n in OURS.items() if not key[0].startswith("offpath_")}
-FEW = {key: n / 10 if key[0] == "offpath_batches_total" else n for key, n in OURS.items()}
 OTHERS = {(name, labels.replace("=m", "=other")): 3 * n for (name, labels), n in OURS.items()}
 
 
@@ -87,50 +84,3 @@ def test_each_part_is_a_stage_or_the_difference_of_two_clocks(counters, parts):
     assert found == pytest.approx(parts, abs=1e-9)
     # The order of the path.
     assert list(found) == list(parts)
-
-
-@pytest.mark.parametrize(
-    "counters",
-    [
-        pytest.param(OURS, id="ours"),
-        pytest.param(NOT_OURS, id="another-handler"),
-        pytest.param({**OURS, JAVA: 800 * 30e3}, id="clocks-that-contradict"),
-    ],
-)
-@pytest.mark.parametrize("mean_ms", [50.0, 0.7])
-def test_the_lines_add_up_to_the_clients_mean(counters, mean_ms):
-    parts = account(counters, mean_ms)
-    assert sum(parts.values()) == pytest.approx(mean_ms, rel=1e-12)
-    assert list(parts)[-1] == LEFT
-    # Only the last line may be below zero.
-    assert all(ms >= 0 for name, ms in parts.items() if name != LEFT)
-
-
-@pytest.mark.parametrize(
-    ("counters", "mean_ms", "clients", "said"),
-    [
-        pytest.param(OURS, 50, 4, [], id="none"),
-        pytest.param(NOT_OURS, 50, 4, ["cannot be told apart"], id="no-batches"),
-        pytest.param(FEW, 50, 4, ["only 10 batches"], id="few-batches"),
-        pytest.param(OURS, 50, 64, ["up to 64 requests in flight"], id="many-clients"),
-        pytest.param(OURS, 30, 4, ["10.0 ms more than the client waited"], id="more-than-the-mean"),
-    ],
-)
-def test_what_makes_an_account_doubtful_is_said(counters, mean_ms, clients, said):
-    counted = count(counters)
-    doubts = find_account_doubts(counted, make_account(mean_ms, counted), mean_ms, clients)
-    assert [part in doubt for part, doubt in zip(said, doubts)] == [True] * len(said)
-    assert bool(doubts) == bool(said)
-
-
-@pytest.mark.parametrize(
-    ("counters", "scale", "model", "said"),
-    [
-        pytest.param(OURS, 0.5, "m", "fell by .* restarted", id="restarted"),
-        pytest.param({}, 2, "m", "no ts_inference_requests_total", id="no-torchserve"),
-        pytest.param(OURS, 2, "cats", "no request of the model 'cats'", id="other"),
-    ],
-)
-def test_counters_that_do_not_serve_are_said(counters, scale, model, said):
-    with pytest.raises(ExpectedError, match=said):
-        read_counters(snapshot(counters), snapshot(counters, scale), model)

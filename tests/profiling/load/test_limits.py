@@ -12,6 +12,8 @@ from offpath.profiling.load.workload import WorkloadSpec, encode_all
 TINY = WorkloadSpec("tiny", (120, 80), 6_000, count=3)
 
 
+# Each process of a limit imports torch.
+@pytest.mark.slow
 def test_limits_use_all_processes_at_once_and_count_their_cpu(tmp_path, monkeypatch):
     paths = []
     for index, data in enumerate(encode_all(TINY)):

@@ -10,15 +10,8 @@ import torch
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
-from offpath.errors import ExpectedError
 from offpath.profiling.experiments.compare import check_replies, make_checks
-from offpath.profiling.load.model_under_test import (
-    classify_reference,
-    load_archived_model,
-    load_model,
-    read_image,
-)
-from offpath.profiling.servers.archives import build_stock
+from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.registry import make_servers
 from tests.archive.conftest import THREE_CLASSES
 from tests.support.photographs import find_photograph
@@ -66,41 +59,6 @@ def test_model_weights_labels_and_preprocessing_come_from_the_archive(
     answer = model.source.module(images)
     assert torch.allclose(answer, torch.tensor([[10.0, 19.0, 28.0]]))
     assert model.model_file.parent.parent == cache / "models"
-
-
-def test_factory_with_its_modules_and_another_head_comes_from_the_archive(tmp_path: Path) -> None:
-    (tmp_path / "tiny.py").write_text(THREE_CLASSES)
-    (tmp_path / "net.py").write_text(
-        "from tiny import Tiny\ndef make_model():\n    return Tiny()\n"
-    )
-    source = load_model_source(f"{tmp_path / 'net.py'}:make_model", "random")
-    handler = {"activation": "sigmoid", "interpolation": "bicubic"}
-    config = make_model_config(load_preset("cpu"), {}, handler)
-    spec = ArchiveSpec("tiny", "1.0", source, ["r", "g", "b"], "a test", config)
-    model = load_model(str(build_archive(spec, tmp_path / "store").path))
-    photograph = find_photograph("china").path.read_bytes()
-    answer = classify_reference(model, photograph)
-    image = model.make_transforms()(read_image(photograph))
-    assert answer.probability == pytest.approx(
-        float(source.module(image[None]).sigmoid().max()), abs=1e-5
-    )
-    with pytest.raises(ExpectedError, match="activation sigmoid, and TorchServe's own"):
-        build_stock(model, None, tmp_path)
-
-
-def test_archive_without_labels_is_refused_with_the_cure(tmp_path: Path) -> None:
-    with pytest.raises(ExpectedError, match="--labels"):
-        load_archived_model(write_archive(tmp_path, None))
-
-
-def test_archive_without_a_class_is_refused_with_the_cure(tmp_path: Path) -> None:
-    script = tmp_path / "scripted.pt"
-    torch.jit.script(torch.nn.Flatten()).save(str(script))
-    config = make_model_config(load_preset("cpu"), {}, {})
-    source = load_model_source(str(script), None)
-    spec = ArchiveSpec("scripted", "1.0", source, None, "a test", config)
-    with pytest.raises(ExpectedError, match="the other servers need the class"):
-        load_archived_model(build_archive(spec, tmp_path).path)
 
 
 @pytest.mark.slow

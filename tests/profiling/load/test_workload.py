@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from offpath.archive import photographs
 from offpath.errors import ExpectedError, WrongOption
 from offpath.profiling.load import workload
 from offpath.profiling.load.workload import WorkloadSpec, load_workload
@@ -16,25 +15,6 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("OFFPATH_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setitem(workload.SPECS, "tiny", TINY)
     return tmp_path / "cache" / "workloads"
-
-
-def test_photographs_have_the_same_bytes_each_time():
-    assert workload.encode_all(TINY) == workload.encode_all(TINY)
-
-
-def test_small_photographs_have_their_mean_size():
-    spec = workload.SPECS["photos-55k"]
-    files = workload.encode_all(spec)
-    assert len(files) >= 24
-    assert workload.mean_size(files) == pytest.approx(spec.mean_bytes, rel=0.01)
-
-
-def test_a_cached_workload_is_loaded_again_with_the_same_identity():
-    first = load_workload("tiny")
-    made = first.paths[0].stat().st_mtime_ns
-    again = load_workload("tiny")
-    assert again == first
-    assert again.paths[0].stat().st_mtime_ns == made
 
 
 def test_a_changed_byte_in_the_cache_is_detected():
@@ -56,9 +36,3 @@ def test_a_folder_is_a_workload(tmp_path):
     (tmp_path / "c.jpg").write_bytes(b"no image")
     with pytest.raises(WrongOption, match="c.jpg' is no readable image"):
         load_workload(str(tmp_path))
-
-
-def test_a_source_that_is_not_installed_is_named(monkeypatch):
-    monkeypatch.setattr(photographs, "SOURCES", (("skimage", "data/nowhere.png"),))
-    with pytest.raises(ExpectedError, match=r"nowhere\.png.*pip install"):
-        photographs.find_sources()

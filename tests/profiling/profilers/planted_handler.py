@@ -39,30 +39,11 @@ class Planted:
         time.sleep(0.002)
 
 
-class Other(Planted):
-    """A handler to compare with."""
-
-
 class Raising(Planted):
     """A handler that fails in `handle`."""
 
     def inference(self, bodies):
         raise ValueError("planted")
-
-
-class Short(Planted):
-    """A handler that forgets a reply."""
-
-    def postprocess(self, sizes):
-        return ["one"]
-
-
-class Refusing(Planted):
-    """A handler that answers the first request of each batch with 400."""
-
-    def handle(self, data, context):
-        context.set_response_status(code=400, idx=0)
-        return self.inference(self.preprocess(data))
 
 
 class Dying(Planted):
@@ -71,7 +52,3 @@ class Dying(Planted):
     def inference(self, bodies):
         print("farewell", flush=True)
         os.kill(os.getpid(), 9)
-
-
-class NoHandler:
-    """A class without a method that TorchServe could call."""

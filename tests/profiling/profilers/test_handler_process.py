@@ -11,7 +11,7 @@ import pytest
 from offpath.errors import ExpectedError
 from offpath.profiling.profilers.handler_process import HandlerSpec, Job, Profile, profile_handler
 from offpath.profiling.profilers.profile_experiment import write_entry
-from offpath.profiling.profilers.threads import GRAPH_FIRST, TREE_FIRST, FlameCollector
+from offpath.profiling.profilers.threads import FlameCollector
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 PLANTED = Path(__file__).with_name("planted_handler.py")
@@ -83,27 +83,6 @@ def flame_page(folder, title):
 
 def test_no_name_ends_the_script_of_a_flame_graph(tmp_path):
     assert "</script><b>" not in flame_page(tmp_path, "</script><b>")
-
-
-def test_the_page_of_a_flame_graph_opens_with_it(tmp_path):
-    # Another pyinstrument may name its views differently.
-    page = flame_page(tmp_path, "handle")
-    assert GRAPH_FIRST in page and TREE_FIRST not in page
-
-
-@pytest.mark.parametrize(
-    ("class_name", "said"),
-    [
-        pytest.param("Raising", "raised in handle: ValueError: planted", id="raises"),
-        pytest.param("Short", "answered 3 requests with 1 replies", id="forgets-a-reply"),
-        pytest.param("Refusing", "refused 1 images of the warm-up", id="refuses"),
-        pytest.param("Absent", "'planted_handler' has no attribute 'Absent'", id="class-missing"),
-        pytest.param("NoHandler", "Expect handle method in class", id="no-handler"),
-    ],
-)
-def test_a_handler_that_cannot_be_profiled_is_an_error(profile, class_name, said):
-    with pytest.raises(ExpectedError, match=said):
-        profile("stages", class_name)
 
 
 def test_a_process_that_dies_is_an_error_with_its_exit_code_and_last_words(profile):

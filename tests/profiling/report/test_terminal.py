@@ -2,12 +2,10 @@ from __future__ import annotations
 
 import io
 
-import pytest
 from rich.console import Console
 
 from offpath.profiling.report.document import Document, Section, format_markdown, format_table
 from offpath.profiling.report.terminal import print_document
-from tests.support.documents import read_tables
 
 SPEED = format_table(
     ["", "req/s", "failed"],
@@ -25,13 +23,6 @@ def print_text(document: Document, width: int = 80) -> str:
     return file.getvalue()
 
 
-def test_the_terminal_shows_tables_notes_and_warnings() -> None:
-    document = Document("t", [Section("Speed", SPEED, note="how")], warnings=["[noise] 1"])
-    text = print_text(document)
-    for part in ("Speed", "76.0", "12,345", "3 x 503", "medians", "how", "[noise] 1"):
-        assert part in text
-
-
 def test_figures_are_never_cut_at_80_columns_long_names_fold() -> None:
     columns = ["", *(f"p{n} ms" for n in range(8))]
     row = ["a-server-with-a-very-long-name-indeed", *["123,456"] * 8]
@@ -46,12 +37,3 @@ def test_markdown_is_a_table_with_its_command_first() -> None:
     assert lines[0] == "    offpath bench"
     assert "| --- | ---: | ---: |" in lines
     assert "| a\\|b | 12,345 | 3 x 503 |" in lines
-
-
-@pytest.mark.parametrize(
-    "name", ["**a** _b_ `c` ~~d~~ $e$", "[a](http://b)", "<b>", "&lt;", "a|b\\"]
-)
-def test_names_and_source_code_are_no_markup(name: str) -> None:
-    cells = [[name, f"    {name}", "1"]]
-    table = format_table(["a", "b", "c"], cells, words=2, code=1, has_total=True)
-    assert read_tables(table)[0][1:] == cells

@@ -12,10 +12,9 @@ import psutil
 import pytest
 
 from offpath.archive.photographs import find_sources
-from offpath.errors import ExpectedError
 from offpath.profiling.experiments.compare import check_replies, make_checks
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.servers import confined, ray_serve, server_process
+from offpath.profiling.servers import confined, ray_serve
 from offpath.profiling.servers.adapter import VARIABLE, ServiceSettings, Start
 from offpath.profiling.servers.registry import ENVIRONMENTS, make_servers
 from offpath.serving.process.processes import is_running
@@ -111,25 +110,3 @@ def test_a_started_server_answers_as_the_reference_and_leaves_no_process(
         if is_killed:
             os.kill(groups["frontend"][0], signal.SIGKILL)
     assert [process for process in members if is_running(process)] == []
-
-
-@pytest.mark.slow
-@pytest.mark.server
-@pytest.mark.parametrize("name", SERVICES)
-def test_a_server_that_does_not_start_says_why_and_leaves_no_process(
-    name, make, tmp_path, monkeypatch
-):
-    server = make(name)
-    if server.why_not() is not None:
-        pytest.skip(server.why_not())
-    told = {VARIABLE: "{}"}
-    monkeypatch.setattr(ServiceSettings, "to_environment", lambda self: told)
-    server.prepare(tmp_path / server.name)
-    before = set(psutil.pids())
-    with pytest.raises(ExpectedError, match="(?s)ended while starting.*TypeError"):
-        with server.running():
-            pass
-    # Of this server alone: others may be tested at the same time.
-    folder = str(server.environment.folder)
-    born = [p for p in psutil.process_iter() if p.pid not in before]
-    assert not [p for p in born if folder in server_process.command_line(p)]

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ConfigError
 from offpath.handler.model.engines import choose
 from offpath.handler.model.engines.choose import Choice, choose_engine
 from offpath.handler.model.engines.eager import EagerEngine
@@ -146,22 +145,9 @@ def test_an_engine_of_the_archive_without_its_package_is_lost(
     assert choice.engine.name == "eager" and len(choice.lost) == 1
 
 
-def test_parity_bound_comes_from_the_settings(choose_with: Callable[..., Choice]) -> None:
-    slightly_off = make_changed("bias", torch.linspace(0, 0.02, 10))
-    assert choose_with(slightly_off).engine.name == "openvino"
-    strict = choose_with(slightly_off, parity_bound=0.0001)
-    assert strict.engine.name == "eager"
-
-
 def test_engine_that_answers_nan_is_refused(choose_with: Callable[..., Choice]) -> None:
     nowhere = make_changed("bias", torch.full((10,), float("nan")))
     assert choose_with(nowhere).engine.name == "eager"
-
-
-def test_bf16_passes_the_parity_gate(folder: Path) -> None:
-    choice = choose_from(folder, engine="eager", precision="bf16")
-    assert choice.parity is not None and choice.parity.largest_move > 0
-    assert choice.engine.precision == "bf16"
 
 
 def test_automatic_lower_precision_needs_photographs(
@@ -173,27 +159,3 @@ def test_automatic_lower_precision_needs_photographs(
     assert "no photographs" in caplog.text
     asked = choose_from(tmp_path, precision="bf16")
     assert asked.engine.precision == "bf16"
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"engine": "openvino", "precision": "int8"}, "with precision 'int8'"),
-        ({"engine": "onnxruntime", "precision": "fp32"}, "for engine 'onnxruntime'"),
-    ],
-)
-def test_configured_engine_that_cannot_run_is_an_error(
-    folder: Path, values: dict[str, str], words: str
-) -> None:
-    with pytest.raises(ConfigError, match=words):
-        choose_from(folder, **values)
-
-
-def test_photographs_of_another_size_or_a_broken_file_are_errors(tmp_path: Path) -> None:
-    wanted = {"engine": "eager", "precision": "bf16"}
-    write_parity(tmp_path, size=SIZE // 2)
-    with pytest.raises(ConfigError, match="of shape"):
-        choose_from(tmp_path, **wanted)
-    (tmp_path / PARITY_FILE).write_bytes(b"PK no zip")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        choose_from(tmp_path, **wanted)

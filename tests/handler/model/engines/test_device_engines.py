@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from offpath.handler.config import HandlerConfig
-from offpath.handler.model.engines import eager
-from offpath.handler.model.engines.eager import EagerEngine, fold_batch_norms
-
-CONFIG = HandlerConfig.from_mapping({"image_size": 64}, environ={})
+from offpath.handler.model.engines.eager import fold_batch_norms
 
 
 class Normed(torch.nn.Module):
@@ -52,19 +48,3 @@ def test_folding_changes_no_answer(kind: type[Normed], left: int) -> None:
     assert (count_norms(folded), count_norms(model)) == (left, 2)
     batch = torch.rand(5, 3, 8, 8)
     torch.testing.assert_close(folded(batch), model(batch))
-
-
-@pytest.mark.parametrize(
-    ("device", "precision", "keep", "left"),
-    [("cuda", "fp16", "", 1), ("cuda", "fp16", "1", 2), ("cpu", "bf16", "", 2)],
-)
-def test_only_a_device_gets_a_folded_copy_unless_norms_are_kept(
-    device: str, precision: str, keep: str, left: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if keep:
-        monkeypatch.setenv(eager.KEEP_NORMS_VARIABLE, keep)
-    monkeypatch.setattr(eager, "Normaliser", lambda *_: None)  # would be on the device
-    model = make_normed()
-    engine = EagerEngine(model, CONFIG, torch.device(device), precision)
-    assert (count_norms(engine.model), count_norms(model)) == (left, 2)
-    assert next(engine.model.parameters()).dtype == eager.DTYPES[precision]
