@@ -204,9 +204,9 @@ def check_seen(seen: Seen) -> None:
 def describe_times(seen: Seen, spans: list[tuple[float, float]]) -> str:
     """Describes the requests that began in these spans of time, and all others."""
     within, rest = [], []
-    for at, seconds in seen.took:
-        is_within = any(begin <= at < end for begin, end in spans)
-        (within if is_within else rest).append(seconds)
+    for reply in seen.replies:
+        is_within = any(begin <= reply.began_s < end for begin, end in spans)
+        (within if is_within else rest).append(reply.took_s)
     return f"{describe_ms(within)}; else {describe_ms(rest)}"
 
 

@@ -15,7 +15,7 @@ from offpath.serving.process.processes import find_family
 from offpath.serving.session import make_server
 from offpath.serving.torchserve.server import TorchServe
 from tests.reliability.logged_server import WORKERS, LogTrial, predict_url
-from tests.support.clients import Reply, sending
+from tests.support.front import Seen, load
 
 ROUNDS = int(os.environ.get("OFFPATH_KILL_ROUNDS", "20"))
 CLIENTS = 16
@@ -43,7 +43,7 @@ def test_every_answered_request_has_one_record_whatever_is_killed(
     kinds = [events[number % len(events)] for number in range(ROUNDS)]
     draw.shuffle(kinds)
     server = trial.make_server("logs", product)
-    replies: list[Reply] = []
+    seen = Seen()
     try:
         for number, kind in enumerate(kinds, start=1):
             if not server.is_running():
@@ -51,22 +51,22 @@ def test_every_answered_request_has_one_record_whatever_is_killed(
                 server.start()
                 server.wait_until_ready()
             wait_for_workers(server)
-            with sending(predict_url(server), photographs, CLIENTS) as some:
+            with load(predict_url(server), photographs, CLIENTS) as some:
                 time.sleep(draw.uniform(0.5, 3.0))
                 strike(server, kind, draw)
                 time.sleep(draw.uniform(0.0, 1.0))
             if kind == KILL_SERVER:
                 # This process removes the temporary files that SIGKILL leaves behind.
                 server.stop()
-            replies += some
-            print(f"\nround {number}/{ROUNDS}: {kind}; {len(some)} sent", end="")
+            seen += some
+            print(f"\nround {number}/{ROUNDS}: {kind}; {len(some.replies)} answered", end="")
     finally:
         server.stop()
     trial.ship()
-    verdict = trial.judge(replies)
+    verdict = trial.judge(seen)
     print(
         f"\n{product}, {dict(Counter(kinds))}: {verdict.asked:,} requests answered,"
-        f" {len(replies) - verdict.asked:,} not; {verdict.records:,} records,"
+        f" {seen.failed:,} not; {verdict.records:,} records,"
         f" {len(verdict.missing)} lost, {len(verdict.double)} double"
     )
     assert (verdict.missing, verdict.double) == ([], [])
