@@ -224,7 +224,7 @@ class Reply(NamedTuple):
     took_s: float
 
 
-@dataclass
+@dataclass(repr=False)
 class Seen:
     """The results of a load, as its clients saw them.
 
@@ -260,7 +260,7 @@ class Seen:
         others = self.statuses.total() - self.statuses[200]
         return others + self.refused + self.broken.total()
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return (
             f"{dict(self.statuses)}, {self.refused} refused, broken {dict(self.broken)}"
             f" ({self.new_broken} on new connections)"
