@@ -10,9 +10,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-import tritonclient.http as tritonclient
 from click.testing import CliRunner
-from tritonclient.utils import InferenceServerException
 
 from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, OUR_HANDLER, read_mar
 from offpath.commands.export import command
@@ -191,27 +189,6 @@ def test_triton_answers_one_image_several_and_a_bad_one(running):
     bad = httpx.post(running.predict_url, content=b"no", headers=RAW_BODY)
     assert bad.status_code == 400
     assert json.loads(bad.json()["error"])["code"] == 415
-
-
-@pytest.mark.slow
-@pytest.mark.server
-def test_a_stock_tritonclient_gets_labels_and_the_error_of_a_bad_image(running):
-    client = tritonclient.InferenceServerClient(httpx.URL(running.predict_url).netloc.decode())
-    jpeg = encode(PHOTOGRAPHS[0].rgb, "JPEG", quality=90)
-
-    def ask(body: bytes):
-        image = tritonclient.InferInput("IMAGE", [1, 1], "BYTES")
-        image.set_data_from_numpy(np.array([[body]], dtype=object))
-        return client.infer("classifier", [image])
-
-    answer = ask(jpeg)
-    raw = httpx.post(running.predict_url, content=jpeg, headers=RAW_BODY)
-    expected = read_outputs(raw.content)
-    labels = [label.decode() for label in answer.as_numpy("LABEL")[0]]
-    assert labels == list(expected)
-    assert answer.as_numpy("PROBABILITY")[0] == pytest.approx([*expected.values()])
-    with pytest.raises(InferenceServerException, match="UnsupportedFormat"):
-        ask(b"no image")
 
 
 @pytest.mark.slow

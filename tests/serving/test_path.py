@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shutil
 import statistics
@@ -15,7 +14,8 @@ from offpath.serving.client import Client
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import make_server, start_checked
 from offpath.serving.torchserve.server import TorchServe
-from tests.support.eventually import MOST_S, eventually
+from tests.support.eventually import eventually
+from tests.support.front import load
 from tests.support.images import jpeg
 from tests.support.scrape import count_log_lines, read_metrics, wait_for_items
 from tests.support.strace import traced
@@ -24,29 +24,11 @@ pytestmark = pytest.mark.server
 
 
 def send_many(server: TorchServe, model: str, requests: int, clients: int) -> None:
-    """Sends requests; its clients are quick enough to be waited for on a busy machine too."""
-    url, body = httpx.URL(server.inference_url), jpeg(size=(500, 333))
-    head = f"POST /predictions/{model} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}"
-    request = f"{head}\r\n\r\n".encode() + body
-
-    async def send(count: int) -> None:
-        reader, writer = await asyncio.open_connection(url.host, url.port)
-        for _ in range(count):
-            writer.write(request)
-            answer = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-            assert answer.startswith("http/1.1 200 "), answer
-            length = re.findall(r"content-length: (\d+)", answer)[0]
-            await reader.readexactly(int(length))
-            if "connection: close" in answer:  # Granian spreads its connections
-                writer.close()
-                reader, writer = await asyncio.open_connection(url.host, url.port)
-        writer.close()
-
-    async def send_all() -> None:
-        counts = [len(range(first, requests, clients)) for first in range(clients)]
-        await asyncio.wait_for(asyncio.gather(*map(send, counts)), MOST_S)
-
-    asyncio.run(send_all())
+    """Sends at least so many requests."""
+    url, body = f"{server.inference_url}/predictions/{model}", jpeg(size=(500, 333))
+    with load(url, [body], clients) as seen:
+        eventually(lambda: len(seen.replies) >= requests)
+    assert set(seen.statuses) == {200}, seen
 
 
 def test_32_clients_share_batches(either: TorchServe) -> None:

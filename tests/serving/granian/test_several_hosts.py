@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from tritonclient.http import InferenceServerClient
 
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorSettings
@@ -94,41 +93,6 @@ def test_every_form_gets_the_scores_of_each_host(hosts: Hosts, form: Form, image
 def test_pages(hosts: Hosts, path: str, page: object) -> None:
     for _ in range(4):
         assert httpx.get(hosts.url + path).json() == page
-
-
-def test_tritons_client(hosts: Hosts) -> None:
-    with InferenceServerClient(urlsplit(hosts.url).netloc) as client:
-        assert client.is_server_ready() and client.is_model_ready("near-free")
-        assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
-        assert client.get_model_metadata("near-free")["versions"] == ["1.0"]
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        pytest.param("POST", "/v1/models/other:predict", 404, id="v1-model"),
-        pytest.param("POST", "/v2/models/near-free/versions/2.0/infer", 404, id="v2-version"),
-        pytest.param("POST", "/v1/models/near-free:explain", 403, id="explain"),
-        pytest.param("GET", "/v2/models/near-free/infer", 405, id="get"),
-        pytest.param("POST", "/v2/models/near-free/infer", 400, id="empty"),
-        pytest.param("GET", "/v2/repository/index", 404, id="repository"),
-    ],
-)
-def test_errors_have_a_reason(hosts: Hosts, method: str, path: str, status: int) -> None:
-    for _ in range(4):
-        reply = httpx.request(method, hosts.url + path)
-        assert (reply.status_code, reply.json()["code"]) == (status, status)
-        assert reply.json()["message"]
-
-
-def test_a_bad_image_keeps_its_status_and_its_id(hosts: Hosts) -> None:
-    for form in PREDICTIONS[1:]:
-        for _ in range(4):
-            reply = form.post(hosts.url, b"no image")
-            assert reply.status_code == 415
-            assert (
-                reply.json()["error"].startswith("instance 0: ") and reply.headers["x-request-id"]
-            )
 
 
 # The last test: it ends the first host.
