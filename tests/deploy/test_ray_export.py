@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,31 +81,6 @@ def test_kuberay_gets_the_same_application(archive, tmp_path):
     (deployment,) = served["applications"][0]["deployments"]
     ending_s = deployment["graceful_shutdown_timeout_s"]
     assert pod["terminationGracePeriodSeconds"] > int(deadline_s) > ending_s
-
-
-@pytest.mark.slow
-@pytest.mark.server
-def test_rays_own_schema_takes_both_configurations(archive, tmp_path):
-    server = OffpathRay(load_model("near-free"), 2)
-    if server.why_not() is not None:
-        pytest.skip(server.why_not())
-    export_ray(archive, tmp_path / "app", replicas=(1, 3))
-    service = read_yaml(tmp_path / "app", "rayservice.yaml")
-    program = """
-import sys, yaml
-from ray.serve.schema import ServeDeploySchema
-for text in sys.argv[1:]:
-    given = yaml.safe_load(text)
-    taken = ServeDeploySchema.model_validate(given).model_dump(exclude_unset=True)
-    assert {**taken, "proxy_location": given["proxy_location"]} == given, taken
-"""
-    texts = [
-        (tmp_path / "app" / "config.yaml").read_text(),
-        service["spec"]["serveConfigV2"],
-    ]
-    command = [str(server.find_python()), "-c", program, *texts]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("replicas", [(0, 2), (3, 1)])

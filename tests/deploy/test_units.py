@@ -37,20 +37,6 @@ def read_containerfile() -> str:
     return (CONTAINER / "Containerfile").read_text()
 
 
-def test_the_containerfile_has_both_targets_an_init_a_health_check_and_no_root() -> None:
-    text = read_containerfile()
-    stages = re.findall(r"^FROM \S+ AS (\S+)$", text, re.MULTILINE)
-    assert stages[-2:] == ["cuda", "cpu"]
-    final = text[text.index("AS base\n") :]
-    assert re.search(r"^ARG RUN_AS=offpath\nUSER \$RUN_AS$", final, re.MULTILINE)
-    assert "USER root" not in final
-    assert 'CMD ["healthcheck"]' in final.partition("HEALTHCHECK")[2]
-    assert os.access(HEALTH_CHECK, os.X_OK)
-    # Process 1 reaps what others leave.
-    assert re.search(r'^ENTRYPOINT \["tini", "--"\]$', final, re.MULTILINE)
-    assert "install -y --no-install-recommends tini" in final
-
-
 def list_serve_options(text: str) -> set[str]:
     return set(re.findall(r"--[a-z][a-z-]+", text))
 

@@ -18,7 +18,6 @@ import pytest
 
 from tests.journeys.models import JOURNEYS, ask_torch
 from tests.journeys.shell import Shell
-from tests.support import grpc_client
 from tests.support.eventually import eventually
 from tests.support.front import check_addresses
 from tests.support.wheel import ROOT
@@ -156,18 +155,6 @@ def read_log(shell: Shell, log: str) -> list[str]:
     if not (shell.folder / "log").is_dir():
         return []
     return shell.run("logs", "read", log, "--json").splitlines()
-
-
-def test_grpc_client_from_the_servers_own_proto(
-    ready: dict[str, Any], photograph: bytes, tmp_path: Path
-) -> None:
-    grpc = pytest.importorskip("grpc")
-    messages, services = grpc_client.generate(tmp_path)
-    with grpc.insecure_channel(ready["grpc"]) as channel:
-        request = messages.PredictionsRequest(model_name="net", input={"data": photograph})
-        stub = services.InferenceAPIsServiceStub(channel)
-        answer = json.loads(stub.Predictions(request).prediction)
-    assert_as_torch(answer, "net", photograph)
 
 
 def test_check_finds_nothing_wrong_in_any_archive_nor_in_the_server(

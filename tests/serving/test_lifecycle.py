@@ -60,26 +60,6 @@ def test_forked_worker_runs_the_copy_of_the_handler_in_its_archive(
         management.unregister("own")
 
 
-def test_workers_scale_up_and_down_under_load(
-    server: TorchServe, management: ManagementClient
-) -> None:
-    def count_ready() -> int:
-        (described,) = management.describe("near-free")
-        return described.worker_states.count("READY")
-
-    url = f"{server.inference_url}/predictions/near-free"
-    # Now and then TorchServe sends a request that it had given to a killed worker no reply at all.
-    with load(url, [jpeg(size=(500, 333))], CLIENTS, timeout_s=20) as seen:
-        for workers in (3, 1, 2):
-            management.scale("near-free", workers)
-            eventually(lambda: count_ready() == workers)
-            count = len(seen.replies)
-            eventually(lambda: len(seen.replies) >= count + 20)
-    # A worker that is scaled away takes its batch with it, because TorchServe kills it.
-    assert set(seen.statuses) <= {200, 500, 503} and not seen.refused
-    assert seen.failed <= 2 * CLIENTS, seen
-
-
 def test_two_versions_serve_side_by_side_and_the_default_is_replaced(
     server: TorchServe, management: ManagementClient
 ) -> None:

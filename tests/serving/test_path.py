@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-import statistics
-from pathlib import Path
 
 import httpx
 import pytest
 
 from offpath.serving.client import Client
-from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.session import make_server, start_checked
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.eventually import eventually
 from tests.support.front import load
@@ -97,31 +93,6 @@ def test_a_reply_names_its_stages_and_they_add_up(either: TorchServe) -> None:
     assert {"read", "decode", "transform", "inference", "postprocess"} <= set(timing)
     assert total * 0.95 <= sum(timing.values()) <= total * 1.001
     assert prediction.request_id
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("product", ["torchserve", "granian"])
-def test_the_first_request_after_ready_is_as_quick_as_the_next_50(
-    model_store: Path, product: str
-) -> None:
-    settings = ServerSettings(
-        model_store=model_store,
-        models=("classifier.mar",),
-        server=product,
-        inference_port=0,
-        metrics_port=0,
-    )
-    server = make_server(settings)
-    try:
-        # What `offpath serve` does before it says READY.
-        start_checked(server)
-        with Client(server.inference_url) as client:
-            latencies = [client.predict(jpeg()).latency_ms for _ in range(51)]
-    finally:
-        server.stop()
-    median = statistics.median(latencies[1:])
-    print(f"first {latencies[0]:.1f} ms, median of the next 50 {median:.1f} ms")
-    assert latencies[0] <= 1.5 * median
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import re
 import shutil
-import socket
 from collections import Counter
 from collections.abc import Iterator
 
@@ -68,16 +67,6 @@ def test_every_way_of_sending_has_the_same_answer(http: httpx.Client, body: byte
     assert len({answer.text for answer in answers.values()}) == 1
 
 
-def test_expect_100_continue_is_answered(door: FrontProcess) -> None:
-    url = httpx.URL(door.url)
-    head = f"PUT {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(LARGE)}\r\n"
-    with socket.create_connection((url.host, url.port)) as connection:
-        connection.sendall(f"{head}Expect: 100-continue\r\n\r\n".encode())
-        assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
-        connection.sendall(LARGE)
-        assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
-
-
 @pytest.mark.parametrize("name", rejected())
 def test_a_bad_item_gets_the_handlers_own_error(http: httpx.Client, name: str) -> None:
     body, status, kind = rejected()[name]
@@ -122,12 +111,6 @@ def test_the_doors_own_errors_look_like_the_handlers(
     expected = allowed[path] if status == 405 else None
     assert response.headers.get("allow") == expected
     assert UUID.fullmatch(response.headers["x-request-id"])
-
-
-def test_chunked_body_over_the_limit_is_refused(http: httpx.Client) -> None:
-    pieces = (bytes(1 << 20) for _ in range(33))
-    response = http.post(PATH, content=pieces)
-    assert (response.status_code, response.json()["type"]) == (413, "PayloadTooLarge")
 
 
 def test_clients_cannot_choose_request_ids(http: httpx.Client) -> None:

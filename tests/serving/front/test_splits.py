@@ -25,7 +25,6 @@ from offpath.archive.sources.model_source import load_model_source
 from offpath.commands.url_option import find_door
 from offpath.errors import WrongOption
 from offpath.handler.serving_settings import ServingSettings
-from offpath.handler.wire_names import BODY_HEADER, ID_HEADER, KEY_HEADER, TYPE_HEADER
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.nginx import Nginx, find_nginx
@@ -337,19 +336,6 @@ class TestDoor:
         eventually(lambda: split.records(*ids) == dict.fromkeys(ids, BOTH))
         eventually(lambda: not list(split.door.bodies.iterdir()))
 
-    def test_what_a_client_says_in_the_doors_name_reaches_neither_answer(
-        self, split: SplitDoor
-    ) -> None:
-        forged = {
-            **{BODY_HEADER: f"{split.door.bodies}/1", TYPE_HEADER: "multipart/form-data"},
-            **{KEY_HEADER: "0" * 64, ID_HEADER: "forged", "X-Offpath-Shadow": "2.0"},
-        }
-        for body in BODIES:
-            reply = httpx.post(split.url, content=body, headers=forged, timeout=30)
-            assert reply.status_code == 200 and find_version(reply) == "1.0"
-            one = reply.headers["x-request-id"]
-            eventually(lambda: split.records(one)[one] == BOTH)
-
     def test_a_reload_keeps_the_shadow(self, split: SplitDoor) -> None:
         done = split.door.reload()
         assert done.returncode == 0, done.stderr
@@ -373,17 +359,6 @@ class TestDoor:
             eventually(lambda: count_copies(split.door.metrics_url, "502") > 0)
             assert split.door.is_healthy()
         split.check_load(seen)
-
-    def test_killed_shadows_are_not_noticed_and_come_back(self, split: SplitDoor) -> None:
-        with load(split.url, BODIES, clients=4, pause_s=0.02) as seen:
-            for _ in range(3):
-                for pid in split.shadow_workers():
-                    os.kill(pid, signal.SIGKILL)
-                count = len(seen.answered)
-                eventually(lambda: len(seen.answered) > count + 20)
-                assert split.door.is_healthy()
-        split.check_load(seen)
-        eventually(split.gets_copies)
 
     def test_sigterm_ends_with_a_shadow(self, split: SplitDoor) -> None:
         with load(split.url, BODIES, clients=4) as seen:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import http.client
 import json
 import os
@@ -33,7 +32,6 @@ from offpath.serving.granian.server import show_gpus
 from offpath.serving.granian.slots import MOST_WORKERS, plan_models
 from offpath.serving.granian.worker import choose_gpu
 from offpath.serving.server.served_model import ServedModel
-from offpath.serving.torchserve.server import TorchServe
 from tests.support.attacks import connect, head_of
 from tests.support.eventually import MOST_S, eventually
 from tests.support.front import (
@@ -46,7 +44,6 @@ from tests.support.granian import GranianProcess, granian
 from tests.support.hostile_clients import CHECKS, FORMS, Form, Target
 from tests.support.images import jpeg
 from tests.support.obedient_model import BATCH, BREAK, FOR_EVER, HANG, WORKERS, Flag, build_obedient
-from tests.support.photographs import PHOTOGRAPHS, encode
 
 pytestmark = pytest.mark.server
 WHY = (
@@ -90,43 +87,6 @@ def read_metrics(door: GranianProcess, label: str = "") -> dict[str, float]:
         name, value = re.fullmatch(r"(\w+)(?:\{.*\})? (\S+)", line).groups()
         sums[name] = sums.get(name, 0.0) + float(value)
     return sums
-
-
-def test_answers_are_torchserves_own(door: GranianProcess, server: TorchServe) -> None:
-    photograph = encode(PHOTOGRAPHS[0].rgb, "JPEG", quality=70)
-    large = encode(PHOTOGRAPHS[1].rgb.resize((1600, 1200)), "PNG")
-    assert len(photograph) < 64 << 10 < len(large)
-    text = base64.b64encode(photograph).decode()
-    bodies = [
-        {"content": photograph},
-        {"content": large},
-        {"content": iter([large])},
-        {"files": {"data": photograph}},
-        {"files": {"data": large}},
-        {"json": {"data": text}},
-        {"json": text},
-        {"content": b"no image"},
-        {"content": b"\xff\xd8\xff" + bytes(100)},
-        {"content": b""},
-        {"json": {"data": "%%%"}},
-    ]
-    path = "/predictions/near-free"
-    for number, body in enumerate(bodies):
-        if number == 2:
-            body = {"content": iter([large])}
-        ours = httpx.post(door.url + path, **body, timeout=30)
-        if number == 2:
-            body = {"content": iter([large])}
-        theirs = httpx.post(server.inference_url + path, **body, timeout=30)
-        assert (ours.status_code, ours.json()) == (theirs.status_code, theirs.json())
-        assert (ours.status_code == 200) == (number < 7)
-        assert ours.headers["content-type"] == theirs.headers["content-type"]
-        assert "decode;dur=" in ours.headers["server-timing"]
-    path = "/explanations/near-free"
-    form = {"files": {"data": photograph}, "data": {"target": "3"}, "timeout": 60}
-    ours = httpx.post(door.url + path, **form)
-    theirs = httpx.post(server.inference_url + path, **form)
-    assert ours.status_code == 200 and ours.json() == theirs.json()
 
 
 @pytest.mark.parametrize(
