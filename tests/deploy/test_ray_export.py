@@ -1,22 +1,17 @@
-"""`offpath export ray`: its files and refusals; a real Ray answers where one is set up (`slow`)."""
+"""`offpath export ray`: its files and refusals; a real Ray is in test_same_answers.py."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import pytest
 import yaml
 
 from offpath.archive.mar_file import copy_mar, read_mar
 from offpath.deploy.ray.export import export_ray
 from offpath.errors import ExpectedError
-from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.servers.exported import OffpathRay
-from tests.support.photographs import PHOTOGRAPHS, encode
 
 CONFIG = "model-config.yaml"
 
@@ -104,42 +99,3 @@ def test_replicas_share_the_gpu_and_a_pod_has_it(archive, tmp_path):
     (worker,) = group["template"]["spec"]["containers"]
     assert worker["resources"]["requests"]["cpu"] == "4"
     assert worker["resources"]["limits"]["nvidia.com/gpu"] == 1
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    model = load_model("near-free")
-    settings = {**model.source.handler, "explanations": True}
-    source = replace(model.source, handler=settings)
-    server = OffpathRay(replace(model, source=source), 2)
-    if server.why_not() is not None:
-        pytest.skip(server.why_not())
-    server.prepare(tmp_path_factory.mktemp("ray") / "folder")
-    with server.running() as running:
-        yield running
-
-
-@pytest.mark.slow
-@pytest.mark.server
-def test_ray_answers_as_torchserve_does(running, server):
-    """Near-free in both: every kind of body, and each kind of refusal."""
-    jpeg = encode(PHOTOGRAPHS[0].rgb, "JPEG", quality=90)
-    url = running.predict_url
-    mine = f"{server.inference_url}/predictions/near-free"
-    raw, form = httpx.post(url, content=jpeg), httpx.post(url, files={"data": jpeg})
-    assert raw.json() == form.json() == httpx.put(url, content=jpeg).json()
-    expected = httpx.post(mine, content=jpeg).json()
-    assert raw.json() == pytest.approx(expected, abs=1e-4)
-    assert list(raw.json()) == list(expected)
-    assert "decode" in raw.headers["server-timing"]
-    assert len(raw.headers.get_list("x-request-id")) == 1
-    for body in (b"", b"no image", jpeg[:200]):
-        theirs, ours = httpx.post(url, content=body), httpx.post(mine, content=body)
-        assert (theirs.status_code, theirs.json()) == (ours.status_code, ours.json())
-    root = url.removesuffix("/predictions/classifier")
-    assert httpx.get(f"{root}/ping").json() == {"status": "Healthy"}
-    assert httpx.get(url).json()["code"] == 405
-    assert httpx.post(f"{root}/predictions/other", content=jpeg).status_code == 404
-    assert httpx.post(url, content=bytes(40_000_000)).status_code == 413
-    late = httpx.post(url, content=jpeg, headers={"x-request-timeout-ms": "0"})
-    assert (late.status_code, late.json()["type"]) == (504, "DeadlineExceeded")

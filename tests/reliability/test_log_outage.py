@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from offpath.serving.log_tools.reading import Verification
 from tests.reliability.logged_server import LogTrial, predict_url
+from tests.support.eventually import eventually
 from tests.support.front import Seen, load_for
 from tests.support.s3_faults import OUTAGES, PASS
 
@@ -18,7 +18,6 @@ STAGE_S = float(os.environ.get("OFFPATH_OUTAGE_STAGE_S", "15"))
 TURNS = 4
 CLIENTS = 16
 WARM_UP_S = 8.0
-DRAIN_TIMEOUT_S = 120.0
 # A request that waited for S3 would take its time-out of 10 s; noise of shared cores is smaller.
 MOST_P99_RATIO = 1.5
 
@@ -49,7 +48,8 @@ def test_an_outage_fails_and_slows_no_request_and_loses_no_record(
             print(f"\n{stage}: {p99s}; {on[stage].failed} failed", end="")
         trial.proxy.set_mode(PASS)
         begin_s = time.monotonic()
-        verdict = wait_for_records(trial, join(on, *off))
+        eventually(lambda: not trial.judge(join(on, *off)).missing)
+        verdict = trial.judge(join(on, *off))
         recovery_s = time.monotonic() - begin_s
     ratio = p99(join(on, *OUTAGES)) / p99(join(off, *OUTAGES))
     print(
@@ -72,13 +72,3 @@ def join(seen: dict[str, Seen], *stages: str) -> Seen:
 def p99(seen: Seen) -> float:
     """Returns the p99 of the requests answered with 200, in ms."""
     return 1e3 * float(np.percentile([one.took_s for one in seen.replies if one.status == 200], 99))
-
-
-def wait_for_records(trial: LogTrial, seen: Seen) -> Verification:
-    """Waits until every record has arrived or the time is over; returns the verdict."""
-    deadline_s = time.monotonic() + DRAIN_TIMEOUT_S
-    while True:
-        verdict = trial.judge(seen)
-        if not verdict.missing or time.monotonic() > deadline_s:
-            return verdict
-        time.sleep(1.0)

@@ -15,6 +15,7 @@ from offpath.serving.process.processes import find_family
 from offpath.serving.session import make_server
 from offpath.serving.torchserve.server import TorchServe
 from tests.reliability.logged_server import WORKERS, LogTrial, predict_url
+from tests.support.eventually import eventually
 from tests.support.front import Seen, load
 
 ROUNDS = int(os.environ.get("OFFPATH_KILL_ROUNDS", "20"))
@@ -29,7 +30,6 @@ EVENTS = {
     "torchserve": (KILL_WORKER, KILL_SERVER, SCALE),
     "granian": (KILL_WORKER, KILL_SERVER),
 }
-READY_TIMEOUT_S = 120.0
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(60 * ROUNDS + 300)]
 
@@ -50,7 +50,7 @@ def test_every_answered_request_has_one_record_whatever_is_killed(
                 server = make_server(server.settings)
                 server.start()
                 server.wait_until_ready()
-            wait_for_workers(server)
+            eventually(lambda: has_all_workers(server))
             with load(predict_url(server), photographs, CLIENTS) as some:
                 time.sleep(draw.uniform(0.5, 3.0))
                 strike(server, kind, draw)
@@ -86,16 +86,11 @@ def strike(server: TorchServe, kind: str, draw: random.Random) -> None:
             management.scale(archives.NAME, WORKERS)
 
 
-def wait_for_workers(server: TorchServe) -> None:
-    """Waits for replaced workers.
+def has_all_workers(server: TorchServe) -> bool:
+    """Tells whether all workers are READY.
 
     `wait_until_ready` is for a start: it would treat a killed worker as a failed load.
     """
-    deadline_s = time.monotonic() + READY_TIMEOUT_S
-    while time.monotonic() < deadline_s:
-        with server.management() as management:
-            (status,) = management.describe(archives.NAME)
-        if status.ready_workers == WORKERS == len(server.worker_pids()):
-            return
-        time.sleep(0.2)
-    pytest.fail(f"fewer than {WORKERS} workers after {READY_TIMEOUT_S:.0f} s")
+    with server.management() as management:
+        (status,) = management.describe(archives.NAME)
+    return status.ready_workers == WORKERS == len(server.worker_pids())

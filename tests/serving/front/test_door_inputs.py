@@ -14,7 +14,7 @@ import pytest
 from offpath.commands.url_option import find_door
 from tests.support.eventually import eventually
 from tests.support.front import FrontProcess, check_addresses, read_counts
-from tests.support.images import accepted, jpeg, rejected
+from tests.support.images import jpeg
 from tests.support.strace import traced
 
 pytestmark = pytest.mark.server
@@ -41,11 +41,6 @@ def in_pieces(body: bytes) -> Iterator[bytes]:
         yield body[start : start + 10_000]
 
 
-@pytest.mark.parametrize("name", accepted())
-def test_every_format_is_answered_espresso(http: httpx.Client, name: str) -> None:
-    assert top_label(http.put(PATH, content=accepted()[name])) == "espresso"
-
-
 @pytest.mark.parametrize("body", [pytest.param(SMALL, id="small"), pytest.param(LARGE, id="large")])
 def test_every_way_of_sending_has_the_same_answer(http: httpx.Client, body: bytes) -> None:
     text = base64.b64encode(body).decode()
@@ -65,17 +60,6 @@ def test_every_way_of_sending_has_the_same_answer(http: httpx.Client, body: byte
         name: "espresso" for name in answers
     }
     assert len({answer.text for answer in answers.values()}) == 1
-
-
-@pytest.mark.parametrize("name", rejected())
-def test_a_bad_item_gets_the_handlers_own_error(http: httpx.Client, name: str) -> None:
-    body, status, kind = rejected()[name]
-    response = http.post(PATH, content=body)
-    assert response.status_code == status, response.text
-    answer = response.json()
-    assert set(answer) == {"code", "type", "message"}
-    assert (answer["code"], answer["type"]) == (status, kind)
-    assert response.reason_phrase.isascii() and response.reason_phrase
 
 
 @pytest.mark.parametrize(

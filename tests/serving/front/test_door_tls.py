@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-import subprocess
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,21 +68,6 @@ def post(http: httpx.Client, **headers: str) -> httpx.Response:
 
 def test_another_handler_gets_the_body_itself(http: httpx.Client) -> None:
     assert post(http).text == str(len(BODY))
-
-
-@pytest.mark.parametrize("version", ["--http2", "--http1.1"])
-def test_http_1_and_2_are_served(door: FrontProcess, files: Path, version: str) -> None:
-    (files / "body").write_bytes(BODY)
-    done = subprocess.run(
-        [
-            *("curl", "-s", version, "--cacert", str(files / "door.pem")),
-            *("-H", f"Authorization: Bearer {OLD}", "-T", str(files / "body")),
-            *("-w", " %{http_version}", f"{door.url}/predictions/echo"),
-        ],
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout == f"{len(BODY)} {version.removeprefix('--http').removesuffix('.0')}"
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,6 @@ from tests.support.front import (
     load,
     log_variables,
     read_counts,
-    read_event_ids,
 )
 from tests.support.granian import FRONTS, GranianProcess
 from tests.support.images import jpeg
@@ -205,21 +204,6 @@ class SplitDoor:
                     versions[record["version"]] = record["status"]
         return found
 
-    def check_report(self) -> None:
-        """Checks that `offpath logs report` finds both answers to a request, with one label."""
-        ids = read_event_ids(self._folder)
-        log = (self._folder / "log").as_uri()
-        command = [sys.executable, "-m", "offpath", "logs", "report"]
-        command += ["--a", f"{log},version=1.0", "--b", "version=2.0", "--json"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        found = json.loads(done.stdout)
-        both = sum(count == 2 for count in ids.values())
-        assert found["figures"]["pairs"] == both > 0
-        # Copies that the door has given up have lost their body.
-        print(found["errors"], found["disagreements"])
-        assert {b for _, b, _ in found["disagreements"]} <= {"BodyGone"}
-
     def shadow_workers(self) -> list[int]:
         """Returns the process ids of the running workers of version 2.0."""
         management = f"unix:{self.door.run}/management.sock"
@@ -359,14 +343,6 @@ class TestDoor:
             eventually(lambda: count_copies(split.door.metrics_url, "502") > 0)
             assert split.door.is_healthy()
         split.check_load(seen)
-
-    def test_sigterm_ends_with_a_shadow(self, split: SplitDoor) -> None:
-        with load(split.url, BODIES, clients=4) as seen:
-            eventually(lambda: len(seen.answered) > 20)
-            assert split.door.terminate() == 0
-        seen.check_end()
-        assert not split.door.bodies.exists()
-        split.check_report()
 
 
 @pytest.fixture(

@@ -89,28 +89,6 @@ def read_metrics(door: GranianProcess, label: str = "") -> dict[str, float]:
     return sums
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        pytest.param("POST", "/predictions/tricky", 200, id="default-version"),
-        pytest.param("PUT", "/predictions/tricky/1.0", 200, id="version"),
-        pytest.param("POST", "/predictions/tricky/2.0", 200, id="other-version"),
-        pytest.param("POST", "/predictions/tricky/3.0", 404, id="no-such-version"),
-        pytest.param("POST", "/predictions/nosuch", 404, id="no-such-model"),
-        pytest.param("POST", "/predictions/trickyx1.0", 404, id="longer-name"),
-        pytest.param("GET", "/predictions/tricky", 405, id="no-body"),
-        pytest.param("GET", "/ping", 200, id="ping"),
-        pytest.param("GET", "/models/tricky", 404, id="management-is-not-reachable"),
-    ],
-)
-def test_paths(door: GranianProcess, method: str, path: str, status: int) -> None:
-    body = None if method == "GET" else jpeg()
-    reply = httpx.request(method, door.url + path, content=body, timeout=30)
-    assert reply.status_code == status, reply.text
-    if status == 200 and body:
-        assert re.fullmatch("[0-9a-f-]{36}", reply.headers["x-request-id"])
-
-
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_hostile_clients(
