@@ -176,30 +176,6 @@ def list_containers(pod: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_variables_from_secrets_reach_the_server_and_the_sidecar(chart: helm.Chart) -> None:
-    containers = list_containers(find_pod(chart, EVERYTHING))
-    for name in ("server", "ship"):
-        assert containers[name]["envFrom"] == EVERYTHING["envFrom"]
-        variables = {one.pop("name"): one for one in containers[name]["env"]}
-        assert variables["HUB_TOKEN"] == {"valueFrom": SECRET}
-        assert variables["AWS_REGION"] == {"value": "eu-central-1"}
-
-
-def test_what_a_cluster_asks_of_pods_can_be_set(chart: helm.Chart) -> None:
-    deployment = render(chart, EVERYTHING)["Deployment/defects-offpath"]["spec"]
-    assert deployment["strategy"] == {"type": "RollingUpdate"} | EVERYTHING["strategy"]
-    template = deployment["template"]
-    assert template["metadata"]["annotations"]["team"] == "vision"
-    pod = template["spec"]
-    assert pod["priorityClassName"] == "online"
-    assert pod["volumes"][-1:] == EVERYTHING["extraVolumes"]
-    containers = list_containers(pod)
-    mounts = containers["server"]["volumeMounts"]
-    assert mounts[-1:] == EVERYTHING["extraVolumeMounts"]
-    for container in containers.values():
-        assert container["image"].endswith("offpath@sha256:" + 64 * "0")
-
-
 def without_files(arguments: list[str]) -> list[str]:
     """Less the options whose files are in no volume here."""
     files = ("--tls-", "--tokens", "--config")

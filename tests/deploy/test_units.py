@@ -49,20 +49,6 @@ def test_what_is_started_are_options_of_offpath_serve() -> None:
         assert list_serve_options(text) and list_serve_options(text) <= known
 
 
-def test_the_environment_chooses_the_server_and_the_image_has_both(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    containerfile = read_containerfile()
-    extras = re.findall(r"^ARG EXTRAS=(\S+)$", containerfile, re.MULTILINE)
-    assert all({"java", "granian"} <= set(one.split(",")) for one in extras)
-    compose = (CONTAINER / "compose.yaml").read_text()
-    for text in (containerfile, compose, UNIT.read_text()):
-        assert "OFFPATH_SERVER" in text
-    for product in ("torchserve", "granian"):
-        monkeypatch.setenv("OFFPATH_SERVER", product)
-        assert serve.make_context("serve", []).params["server"] == product
-
-
 def test_compose_mounts_what_is_there_and_opens_ports_to_this_host_alone() -> None:
     services = yaml.safe_load((CONTAINER / "compose.yaml").read_text())["services"]
     for service in services.values():

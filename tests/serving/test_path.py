@@ -28,10 +28,10 @@ def send_many(server: TorchServe, model: str, requests: int, clients: int) -> No
 
 
 def test_32_clients_share_batches(either: TorchServe) -> None:
-    before = read_metrics(either, "classifier")
-    send_many(either, "classifier", requests=160, clients=32)
+    before = read_metrics(either, "near-free")
+    send_many(either, "near-free", requests=160, clients=32)
     items_before = before["offpath_items_total"][""]
-    after = wait_for_items(either, "classifier", items_before + 160)
+    after = wait_for_items(either, "near-free", items_before + 160)
     items = after["offpath_items_total"][""] - items_before
     batches = after["offpath_batches_total"][""] - before["offpath_batches_total"][""]
     assert items >= 160  # more where batches of the warm-up were reported late
@@ -40,12 +40,12 @@ def test_32_clients_share_batches(either: TorchServe) -> None:
 
 
 def test_stage_metrics_count_batches_sizes_and_errors(either: TorchServe) -> None:
-    before = read_metrics(either, "classifier")
-    send_many(either, "classifier", requests=40, clients=1)
-    httpx.post(f"{either.inference_url}/predictions/classifier", content=b"junk " * 9)
+    before = read_metrics(either, "near-free")
+    send_many(either, "near-free", requests=40, clients=1)
+    httpx.post(f"{either.inference_url}/predictions/near-free", content=b"junk " * 9)
 
     def is_counted() -> bool:
-        now = read_metrics(either, "classifier")
+        now = read_metrics(either, "near-free")
 
         def grown(name: str, key: str = "") -> float:
             return now[name][key] - before[name][key]
@@ -70,9 +70,9 @@ def test_requests_and_stages_are_counted_by_their_time(either: TorchServe) -> No
         counts = rf'^offpath_{name},le="[^"]*",.*}} (.*)$'
         return [float(count) for count in re.findall(counts, page, re.MULTILINE)]
 
-    request = 'request_seconds_bucket_total{ModelName="classifier",status="2xx"'
-    send_many(either, "classifier", requests=40, clients=4)
-    stage = 'stage_seconds_bucket_total{ModelName="classifier",Stage="decode"'
+    request = 'request_seconds_bucket_total{ModelName="near-free",status="2xx"'
+    send_many(either, "near-free", requests=40, clients=4)
+    stage = 'stage_seconds_bucket_total{ModelName="near-free",Stage="decode"'
     # A batch has at least one request and at most the clients'.
     eventually(lambda: max(read(request), default=0) >= 40)
     eventually(lambda: max(read(stage), default=0) >= 10)
@@ -81,12 +81,12 @@ def test_requests_and_stages_are_counted_by_their_time(either: TorchServe) -> No
 
 def test_requests_write_no_log_line(either: TorchServe) -> None:
     before = count_log_lines(either)
-    send_many(either, "classifier", requests=100, clients=4)
+    send_many(either, "near-free", requests=100, clients=4)
     assert count_log_lines(either) == before
 
 
 def test_a_reply_names_its_stages_and_they_add_up(either: TorchServe) -> None:
-    with Client(either.inference_url, "classifier") as client:
+    with Client(either.inference_url, "near-free") as client:
         prediction = client.predict(jpeg())
     timing = dict(prediction.server_timing)
     total = timing.pop("total")
@@ -97,7 +97,7 @@ def test_a_reply_names_its_stages_and_they_add_up(either: TorchServe) -> None:
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 def test_under_strace_200_requests_open_connect_and_start_nothing(either: TorchServe) -> None:
-    send_many(either, "classifier", requests=64, clients=8)
+    send_many(either, "near-free", requests=64, clients=8)
     with traced(either.worker_pids()) as calls:
-        send_many(either, "classifier", requests=200, clients=8)
+        send_many(either, "near-free", requests=200, clients=8)
     assert calls == []

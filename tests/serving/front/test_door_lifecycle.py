@@ -186,12 +186,17 @@ def test_reload_replaces_granian_by_torchserve_and_loses_no_request(changing: Fr
         done = changing.reload("--server", "torchserve")
         assert done.returncode == 0, done.stderr
         assert changing.is_healthy()
-        # TorchServe's page counts its workers, and nothing is left of Granian's.
-        page = httpx.get(changing.metrics_url, trust_env=False).text
-        assert page.count("\noffpath_workers_ready{") == 1
+        # TorchServe's workers are counted, and nothing is left of Granian's.
+        eventually(lambda: count_models(changing) == 1)
         answer_some(seen)
     assert set(seen.statuses) == {200} and not seen.failed, seen
     assert changing.children("java")
+
+
+def count_models(door: FrontProcess) -> int:
+    """Counts the models whose workers /metrics counts."""
+    page = httpx.get(door.metrics_url, trust_env=False).text
+    return page.count("\noffpath_workers_ready{")
 
 
 def test_sigkill_of_the_command_leaves_no_process_no_folder_and_nobody_to_reload(
