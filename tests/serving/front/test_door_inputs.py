@@ -21,7 +21,7 @@ pytestmark = pytest.mark.server
 
 SMALL = jpeg(size=(500, 333))
 LARGE = jpeg(size=(2048, 1365))
-PATH = "/predictions/classifier"
+PATH = "/predictions/near-free"
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -29,11 +29,6 @@ UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 def http(door: FrontProcess) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=door.url, timeout=60, trust_env=False) as client:
         yield client
-
-
-def top_label(response: httpx.Response) -> str:
-    assert response.status_code == 200, response.text
-    return next(iter(response.json()))
 
 
 def in_pieces(body: bytes) -> Iterator[bytes]:
@@ -56,9 +51,9 @@ def test_every_way_of_sending_has_the_same_answer(http: httpx.Client, body: byte
         # curl --data-binary
         "form": http.post(PATH, content=body, headers=form),
     }
-    assert {name: top_label(answer) for name, answer in answers.items()} == {
-        name: "espresso" for name in answers
-    }
+    assert {name: answer.status_code for name, answer in answers.items()} == dict.fromkeys(
+        answers, 200
+    )
     assert len({answer.text for answer in answers.values()}) == 1
 
 
@@ -66,18 +61,18 @@ def test_every_way_of_sending_has_the_same_answer(http: httpx.Client, body: byte
     ("method", "path", "body", "status"),
     [
         pytest.param("GET", PATH, b"", 405, id="method"),
-        pytest.param("GET", "/models/classifier", b"", 404, id="management"),
+        pytest.param("GET", "/models/near-free", b"", 404, id="management"),
         pytest.param("GET", "/metrics", b"", 404, id="metrics"),
         pytest.param("GET", "/", b"", 404, id="root"),
         pytest.param("GET", "/demo/index.html", b"", 404, id="demo"),
         pytest.param("POST", "/ping", b"", 405, id="ping-method"),
         pytest.param("POST", "/live", b"", 405, id="live-method"),
         pytest.param("POST", f"{PATH}/../../metrics", b"", 404, id="parent"),
-        pytest.param("POST", "/named/predictions/classifier", b"", 404, id="internal"),
+        pytest.param("POST", "/named/predictions/near-free", b"", 404, id="internal"),
         pytest.param("POST", "/_offpath/503", b"", 404, id="error-page"),
         pytest.param("POST", "/_offpath/shadow", b"", 404, id="shadow"),
         pytest.param("POST", f"{PATH}%0A", b"x", 404, id="line-break"),
-        pytest.param("POST", "/explanations/classifier", b"", 403, id="explanations"),
+        pytest.param("POST", "/explanations/near-free", b"", 403, id="explanations"),
         pytest.param("POST", f"{PATH}?x=%zz", b"x", 400, id="escape"),
         pytest.param("POST", PATH, bytes(33 << 20), 413, id="too-large"),
     ],
@@ -117,8 +112,8 @@ def test_metrics_are_served_at_their_address(door: FrontProcess, http: httpx.Cli
 
     count = 'offpath_door_responses_total{status="413",type="PayloadTooLarge"}'
     eventually(lambda: count in read())
-    assert "\noffpath_items_total" in read() and "# EOF" not in read()
-    assert "offpath_door_ready 1\n" in read()
+    eventually(lambda: "\noffpath_items_total" in read() and "offpath_door_ready 1\n" in read())
+    assert "# EOF" not in read()
 
 
 def test_a_late_request_gets_504_and_the_door_says_when_it_came(
