@@ -309,7 +309,8 @@ def load(
                 stop.wait(0.1)
                 continue
             try:
-                connection.request("POST", parts.path, bodies[number % len(bodies)])
+                with suppress(BrokenPipeError, ConnectionResetError):  # by an early reply
+                    connection.request("POST", parts.path, bodies[number % len(bodies)])
                 reply = connection.getresponse()
                 reply.read()
             except (OSError, HTTPException) as error:
