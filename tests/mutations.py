@@ -394,7 +394,7 @@ MUTATIONS = (
         "serving/process/descriptors.py",
         "if error.errno not in (errno.EMFILE, errno.ENFILE):",
         "if True:",
-        (DOOR, "-k", "lack_of_descriptors"),
+        ("tests/serving/test_few_descriptors.py",),
     ),
     Mutation(
         "spool-without-locks",

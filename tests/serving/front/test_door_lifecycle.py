@@ -11,12 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 
 from offpath.serving.client import Client
 from tests.conftest import build
-from tests.support.descriptors import no_new_descriptors
 from tests.support.door_rounds import (
     BODIES,
     KILLS,
@@ -124,29 +122,6 @@ def test_each_of_two_reloads_learns_the_outcome_of_its_own(
     assert set(seen.statuses) == {200} and not seen.broken and not seen.refused
     eventually(lambda: len(door.children("java")) == 1)
     assert door.children("java") != old
-
-
-def test_supervisors_and_workers_outlive_a_lack_of_descriptors(door: FrontProcess) -> None:
-    def read_logs() -> str:
-        return "".join(path.read_text() for path in door.log_dir.glob("*/*.log"))
-
-    workers = door.python_workers()
-    forker = psutil.Process(workers[0]).ppid()
-    with door.load(PATH, BODIES[:1]) as seen:
-        answer_some(seen)
-        with no_new_descriptors(door.process.pid, forker):
-            kill(workers[0])
-            eventually(lambda: "waiting until files can be opened" in door.errors())
-            own_log = Path(f"/proc/{forker}/fd/1")
-            eventually(lambda: "Too many open files" in own_log.read_text())
-            answer_some(seen)
-        eventually(lambda: len(set(door.python_workers()) - {workers[0]}) == len(workers))
-        with no_new_descriptors(*workers[1:]):
-            eventually(lambda: "the shipper: OSError: [Errno 24]" in read_logs())
-        eventually(door.is_healthy)
-        answer_some(seen)
-    assert door.process.poll() is None and forker == psutil.Process(workers[1]).ppid()
-    assert "Traceback" not in door.errors()
 
 
 # The last test of the door that all tests before it share.
