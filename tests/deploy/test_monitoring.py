@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -23,7 +22,7 @@ from tests.support import echo_archive
 from tests.support.eventually import eventually
 from tests.support.front import FrontProcess, front
 from tests.support.images import jpeg
-from tests.support.monitoring import DASHBOARD, DEPLOY, Prometheus, list_queries, run_prometheus
+from tests.support.monitoring import DEPLOY, Prometheus, list_queries, run_prometheus
 
 RULES = DEPLOY / "prometheus" / "alerts_test.yml"
 # Its readings need a GPU.
@@ -71,14 +70,6 @@ def test_the_507_of_a_failing_model_counts_as_a_server_error(
         assert httpx.post(url, content=b"any").status_code == 507
         metrics = httpx.get(f"{server.metrics_url}/metrics").text
     assert re.search(r"^Requests5XX\{.*\} 1\.0$", metrics, re.MULTILINE)
-
-
-def test_the_dashboard_has_a_panel_once_and_no_overlap() -> None:
-    panels = json.loads(DASHBOARD.read_text())["panels"]
-    for key in ("id", "title"):
-        assert len({panel[key] for panel in panels}) == len(panels)
-    places = {(p["gridPos"]["x"], p["gridPos"]["y"]) for p in panels}
-    assert len(places) == len(panels)
 
 
 class Watched(NamedTuple):

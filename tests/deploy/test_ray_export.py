@@ -1,17 +1,14 @@
-"""`offpath export ray`: its files and refusals; a real Ray answers where one is set up (`slow`)."""
+"""`offpath export ray`: its files, refusals, and KServe's protocols on a real Ray (`slow`)."""
 
 from __future__ import annotations
 
 import base64
 import json
-import os
 import re
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
-import jsonschema
 import pytest
 import yaml
 
@@ -87,65 +84,6 @@ def test_kuberay_gets_the_same_application(archive, tmp_path):
     assert pod["terminationGracePeriodSeconds"] > int(deadline_s) > ending_s
 
 
-@pytest.mark.slow
-@pytest.mark.server
-def test_rays_own_schema_takes_both_configurations(archive, tmp_path):
-    server = OffpathRay(load_model("near-free"), 2)
-    if server.why_not() is not None:
-        pytest.skip(server.why_not())
-    export_ray(archive, tmp_path / "app", replicas=(1, 3))
-    service = read_yaml(tmp_path / "app", "rayservice.yaml")
-    program = """
-import sys, yaml
-from ray.serve.schema import ServeDeploySchema
-for text in sys.argv[1:]:
-    given = yaml.safe_load(text)
-    taken = ServeDeploySchema.model_validate(given).model_dump(exclude_unset=True)
-    assert {**taken, "proxy_location": given["proxy_location"]} == given, taken
-"""
-    texts = [
-        (tmp_path / "app" / "config.yaml").read_text(),
-        service["spec"]["serveConfigV2"],
-    ]
-    command = [str(server.find_python()), "-c", program, *texts]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-KUBERAY_CRD = "OFFPATH_KUBERAY_CRD"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(KUBERAY_CRD not in os.environ, reason=f"{KUBERAY_CRD} names no file")
-def test_kuberays_schema_takes_the_manifest(archive, tmp_path):
-    """With helm-chart/kuberay-operator/crds/ray.io_rayservices.yaml of KubeRay."""
-    export_ray(archive, tmp_path / "app")
-    service = read_yaml(tmp_path / "app", "rayservice.yaml")
-    crd = yaml.safe_load(Path(os.environ[KUBERAY_CRD]).read_text())
-    (schema,) = [
-        version["schema"]["openAPIV3Schema"]
-        for version in crd["spec"]["versions"]
-        if version["name"] == "v1"
-    ]
-    del schema["properties"]["metadata"]
-    service.pop("metadata")
-    refuse_unknown(schema)
-    refused = jsonschema.Draft202012Validator(schema).iter_errors(service)
-    assert [one.message for one in refused] == []
-
-
-def refuse_unknown(schema):
-    """Makes a schema strict, as the API server does; a number-or-text may then be either."""
-    if isinstance(schema, dict):
-        if schema.get("x-kubernetes-int-or-string"):
-            schema.pop("type", None)
-        if "properties" in schema:
-            schema.setdefault("additionalProperties", False)
-    for part in schema.values() if isinstance(schema, dict) else schema:
-        if isinstance(part, (dict, list)):
-            refuse_unknown(part)
-
-
 @pytest.mark.parametrize("replicas", [(0, 2), (3, 1)])
 def test_replicas_out_of_order_are_refused_before_anything_is_written(replicas, archive, tmp_path):
     with pytest.raises(ExpectedError, match="expected numbers from 1, in ascending"):
@@ -180,32 +118,6 @@ def running(tmp_path_factory):
     server.prepare(tmp_path_factory.mktemp("ray") / "folder")
     with server.running() as running:
         yield running
-
-
-@pytest.mark.slow
-@pytest.mark.server
-def test_ray_answers_as_torchserve_does(running, server):
-    """Near-free in both: every kind of body, and each kind of refusal."""
-    jpeg = encode(PHOTOGRAPHS[0].rgb, "JPEG", quality=90)
-    url = running.predict_url
-    mine = f"{server.inference_url}/predictions/near-free"
-    raw, form = httpx.post(url, content=jpeg), httpx.post(url, files={"data": jpeg})
-    assert raw.json() == form.json() == httpx.put(url, content=jpeg).json()
-    expected = httpx.post(mine, content=jpeg).json()
-    assert raw.json() == pytest.approx(expected, abs=1e-4)
-    assert list(raw.json()) == list(expected)
-    assert "decode" in raw.headers["server-timing"]
-    assert len(raw.headers.get_list("x-request-id")) == 1
-    for body in (b"", b"no image", jpeg[:200]):
-        theirs, ours = httpx.post(url, content=body), httpx.post(mine, content=body)
-        assert (theirs.status_code, theirs.json()) == (ours.status_code, ours.json())
-    root = url.removesuffix("/predictions/classifier")
-    assert httpx.get(f"{root}/ping").json() == {"status": "Healthy"}
-    assert httpx.get(url).json()["code"] == 405
-    assert httpx.post(f"{root}/predictions/other", content=jpeg).status_code == 404
-    assert httpx.post(url, content=bytes(40_000_000)).status_code == 413
-    late = httpx.post(url, content=jpeg, headers={"x-request-timeout-ms": "0"})
-    assert (late.status_code, late.json()["type"]) == (504, "DeadlineExceeded")
 
 
 @pytest.mark.slow

@@ -1,30 +1,20 @@
-"""`offpath export triton`: its files and refusals; a real Triton answers where one is set up."""
+"""`offpath export triton`: its files and refusals; a real Triton is in test_same_answers.py."""
 
 from __future__ import annotations
 
 import json
-import re
 import zipfile
 from pathlib import Path
 
-import httpx
-import numpy as np
 import pytest
-import tritonclient.http as tritonclient
 from click.testing import CliRunner
-from tritonclient.utils import InferenceServerException
 
 from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, OUR_HANDLER, read_mar
 from offpath.commands.export import command
 from offpath.deploy.exportable import read_exportable
 from offpath.deploy.triton.export import export_triton, make_config
 from offpath.errors import ExpectedError
-from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.servers.exported import OffpathExportTriton
-from offpath.profiling.servers.triton import RAW_BODY, read_outputs
 from offpath.serving.granian.slots import plan_models
-from tests.support.eventually import eventually
-from tests.support.photographs import PHOTOGRAPHS, encode
 
 
 @pytest.fixture
@@ -140,95 +130,3 @@ def test_an_earlier_export_is_replaced_with_force_alone(archive, tmp_path):
         export_triton(archive, tmp_path / "out")
     export_triton(archive, tmp_path / "out", name="other", force=True)
     assert not (tmp_path / "out" / "near-free").exists()
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    server = OffpathExportTriton(load_model("near-free"), 2)
-    if server.why_not() is not None:
-        pytest.skip(server.why_not())
-    server.prepare(tmp_path_factory.mktemp("triton") / "folder")
-    with server.running() as running:
-        yield running
-
-
-def make_request(images: list[bytes]) -> dict:
-    """Makes a request of the protocol's JSON and binary parts, as tritonclient sends it."""
-    data = b"".join(len(one).to_bytes(4, "little") + one for one in images)
-    head = json.dumps(
-        {
-            "id": "asked",
-            "inputs": [
-                {
-                    "name": "IMAGE",
-                    "shape": [len(images), 1],
-                    "datatype": "BYTES",
-                    "parameters": {"binary_data_size": len(data)},
-                }
-            ],
-        }
-    ).encode()
-    headers = {"Inference-Header-Content-Length": str(len(head))}
-    return {"content": head + data, "headers": headers}
-
-
-@pytest.mark.slow
-@pytest.mark.server
-def test_triton_answers_one_image_several_and_a_bad_one(running):
-    jpegs = [encode(p.rgb, "JPEG", quality=90) for p in PHOTOGRAPHS[:3]]
-    alone = [
-        read_outputs(httpx.post(running.predict_url, content=j, headers=RAW_BODY).content)
-        for j in jpegs
-    ]
-    reply = httpx.post(running.predict_url, **make_request(jpegs))
-    assert reply.json()["id"] == "asked"
-    outputs = {one["name"]: one for one in reply.json()["outputs"]}
-    width = outputs["LABEL"]["shape"][1]
-    labels = np.array(outputs["LABEL"]["data"]).reshape(3, width)
-    assert [list(row) for row in labels] == [list(one) for one in alone]
-    plain = [json.loads(text) for text in outputs["REPLY"]["data"]]
-    assert [list(one) for one in plain] == [list(one) for one in alone]
-    bad = httpx.post(running.predict_url, content=b"no", headers=RAW_BODY)
-    assert bad.status_code == 400
-    assert json.loads(bad.json()["error"])["code"] == 415
-
-
-@pytest.mark.slow
-@pytest.mark.server
-def test_a_stock_tritonclient_gets_labels_and_the_error_of_a_bad_image(running):
-    client = tritonclient.InferenceServerClient(httpx.URL(running.predict_url).netloc.decode())
-    jpeg = encode(PHOTOGRAPHS[0].rgb, "JPEG", quality=90)
-
-    def ask(body: bytes):
-        image = tritonclient.InferInput("IMAGE", [1, 1], "BYTES")
-        image.set_data_from_numpy(np.array([[body]], dtype=object))
-        return client.infer("classifier", [image])
-
-    answer = ask(jpeg)
-    raw = httpx.post(running.predict_url, content=jpeg, headers=RAW_BODY)
-    expected = read_outputs(raw.content)
-    labels = [label.decode() for label in answer.as_numpy("LABEL")[0]]
-    assert labels == list(expected)
-    assert answer.as_numpy("PROBABILITY")[0] == pytest.approx([*expected.values()])
-    with pytest.raises(InferenceServerException, match="UnsupportedFormat"):
-        ask(b"no image")
-
-
-@pytest.mark.slow
-@pytest.mark.server
-def test_tritons_own_metrics_page_has_the_handlers_counters(running):
-    httpx.post(running.predict_url, content=b"no", headers=RAW_BODY)
-    log = running.log_path().read_text()
-    address = log.rpartition("Started Metrics Service at ")[2].partition('"')[0]
-    expected = (
-        'errors_total{ModelName="classifier",Type="UnsupportedFormat"} [1-9]',
-        'request_seconds_bucket_total{.*le="10.*} [1-9]',
-        'stage_seconds_bucket_total{.*le="10.*} [1-9]',
-        "stage_seconds_total",
-    )
-
-    def has_all() -> bool:
-        page = httpx.get(f"http://{address}/metrics").text
-        return all(re.search(f"^offpath_{one}", page, re.MULTILINE) for one in expected)
-
-    eventually(has_all)

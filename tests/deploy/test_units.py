@@ -37,20 +37,6 @@ def read_containerfile() -> str:
     return (CONTAINER / "Containerfile").read_text()
 
 
-def test_the_containerfile_has_both_targets_an_init_a_health_check_and_no_root() -> None:
-    text = read_containerfile()
-    stages = re.findall(r"^FROM \S+ AS (\S+)$", text, re.MULTILINE)
-    assert stages[-2:] == ["cuda", "cpu"]
-    final = text[text.index("AS base\n") :]
-    assert re.search(r"^ARG RUN_AS=offpath\nUSER \$RUN_AS$", final, re.MULTILINE)
-    assert "USER root" not in final
-    assert 'CMD ["healthcheck"]' in final.partition("HEALTHCHECK")[2]
-    assert os.access(HEALTH_CHECK, os.X_OK)
-    # Process 1 reaps what others leave.
-    assert re.search(r'^ENTRYPOINT \["tini", "--"\]$', final, re.MULTILINE)
-    assert "install -y --no-install-recommends tini" in final
-
-
 def list_serve_options(text: str) -> set[str]:
     return set(re.findall(r"--[a-z][a-z-]+", text))
 
@@ -61,20 +47,6 @@ def test_what_is_started_are_options_of_offpath_serve() -> None:
     (in_unit,) = re.findall(r"^ExecStart=(.*)$", UNIT.read_text(), re.MULTILINE)
     for text in (in_container.partition("]")[0], in_unit):
         assert list_serve_options(text) and list_serve_options(text) <= known
-
-
-def test_the_environment_chooses_the_server_and_the_image_has_both(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    containerfile = read_containerfile()
-    extras = re.findall(r"^ARG EXTRAS=(\S+)$", containerfile, re.MULTILINE)
-    assert all({"java", "granian"} <= set(one.split(",")) for one in extras)
-    compose = (CONTAINER / "compose.yaml").read_text()
-    for text in (containerfile, compose, UNIT.read_text()):
-        assert "OFFPATH_SERVER" in text
-    for product in ("torchserve", "granian"):
-        monkeypatch.setenv("OFFPATH_SERVER", product)
-        assert serve.make_context("serve", []).params["server"] == product
 
 
 def test_compose_mounts_what_is_there_and_opens_ports_to_this_host_alone() -> None:

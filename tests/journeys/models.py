@@ -57,7 +57,7 @@ class Journey:
         make: makes the model, with random weights.
         archive: options of `offpath archive`, besides those that all models have.
         save: makes the content of the weights file from the state dict.
-        said: text that the builder must print.
+        said: texts that the builder must print.
         pixels: torchvision's preprocessing for the model.
         score: turns outputs into scores.
     """
@@ -65,7 +65,7 @@ class Journey:
     make: Callable[[], nn.Module]
     archive: tuple[str, ...]
     save: Callable[[dict[str, torch.Tensor]], object] = lambda weights: weights
-    said: str = ""
+    said: tuple[str, ...] = ()
     pixels: v2.Compose = field(default_factory=lambda: preprocess(v2.Resize(256), 224))
     score: Callable[[torch.Tensor], torch.Tensor] = softmax
 
@@ -100,7 +100,8 @@ JOURNEYS = {
     "tags": Journey(
         take("Tags"),
         ("--model", "nets.py:Tags", "--set", "activation=auto"),
-        said="activation auto: none",
+        save=wrap_as_ddp,
+        said=("activation auto: none", "removed 'module.' from the start of every name"),
         score=lambda outputs: outputs,
     ),
     "grey": Journey(
@@ -110,17 +111,11 @@ JOURNEYS = {
         + ("--set", "image_size=384", "--set", "resize=stretch"),
         pixels=preprocess(v2.Resize((384, 384)), 384, (0.5,), channels=1),
     ),
-    "ddp": Journey(
-        take("Net"),
-        ("--model", "nets.py:Net"),
-        save=wrap_as_ddp,
-        said="removed 'module.' from the start of every name",
-    ),
     # The smallest whose published weights have another preprocessing than the default.
     "regnet": Journey(
         lambda: regnet_x_400mf(num_classes=len(LABELS)),
         ("--model", "torchvision:regnet_x_400mf"),
-        said="preprocessing of its published weights",
+        said=("preprocessing of its published weights",),
         pixels=preprocess(v2.Resize(232), 224),
     ),
 }

@@ -1,15 +1,13 @@
 """Journeys of users with commands of the built wheel, which knows nothing of the clone.
 
-One server has all the models of `models.py`, another is a plain TorchServe.
-Each answer is compared with that of plain PyTorch and torchvision.
+One server has all the models of `models.py`. Each answer is compared with that of plain PyTorch and
+torchvision.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import shutil
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +16,10 @@ from typing import Any
 import httpx
 import pytest
 
-from offpath.serving.process.ports import resolve_ports
-from tests.journeys.models import JOURNEYS, LABELS, ask_torch
+from tests.journeys.models import JOURNEYS, ask_torch
 from tests.journeys.shell import Shell
-from tests.support import grpc_client
 from tests.support.eventually import eventually
-from tests.support.stock_archive import make_stock
+from tests.support.front import check_addresses
 from tests.support.wheel import ROOT
 
 pytestmark = pytest.mark.server
@@ -105,7 +101,7 @@ def ready(shell: Shell, log: str) -> Iterator[dict[str, Any]]:
     *all_said, own_said = shell.run_several([*commands, command])
     assert own_said == "", "nothing that a stranger must interpret"
     for journey, said in zip(JOURNEYS.values(), all_said):
-        assert journey.said in said
+        assert all(text in said for text in journey.said)
     archives = sorted(f"store/{one.name}" for one in shell.folder.glob("store/*.mar"))
     with shell.serve(*archives, "--grpc-port", 0) as ready:
         yield ready
@@ -161,18 +157,6 @@ def read_log(shell: Shell, log: str) -> list[str]:
     return shell.run("logs", "read", log, "--json").splitlines()
 
 
-def test_grpc_client_from_the_servers_own_proto(
-    ready: dict[str, Any], photograph: bytes, tmp_path: Path
-) -> None:
-    grpc = pytest.importorskip("grpc")
-    messages, services = grpc_client.generate(tmp_path)
-    with grpc.insecure_channel(ready["grpc"]) as channel:
-        request = messages.PredictionsRequest(model_name="net", input={"data": photograph})
-        stub = services.InferenceAPIsServiceStub(channel)
-        answer = json.loads(stub.Predictions(request).prediction)
-    assert_as_torch(answer, "net", photograph)
-
-
 def test_check_finds_nothing_wrong_in_any_archive_nor_in_the_server(
     shell: Shell, ready: dict[str, Any]
 ) -> None:
@@ -182,50 +166,4 @@ def test_check_finds_nothing_wrong_in_any_archive_nor_in_the_server(
     areas = {one["area"].partition(" ")[0] for one in findings}
     assert areas >= {*JOURNEYS, *(f"{name}.mar" for name in JOURNEYS), "server"}
     # Every printed address leads to the server and to its metrics.
-    for kind in ("inference", "metrics"):
-        findings = shell.run_json("check", "--url", ready[kind])
-        states = {one["subject"]: one["state"] for one in findings}
-        assert states["metrics"] == "ok" and "wrong" not in states.values(), kind
-
-
-def test_stock_archive_beside_its_conversion_on_a_plain_torchserve(
-    shell: Shell, photograph: bytes
-) -> None:
-    folder = shell.folder
-    labels = {str(index): label for index, label in enumerate(LABELS)}
-    old = make_stock(folder / "old", folder / "net.py", folder / "net.pt", labels=labels)
-    shell.run("archive", "--from", old, "--name", "new", "--force", *EXACT, *SHORT)
-    assert "pixels: size, crop, mean and std as before" in shell.said
-    shutil.copy(old, folder / "store")
-    inference, management, metrics, *grpc = resolve_ports("127.0.0.1", [0] * 5)
-    (folder / "mine.properties").write_text(
-        f"inference_address=http://127.0.0.1:{inference}\n"
-        f"management_address=http://127.0.0.1:{management}\n"
-        f"metrics_address=http://127.0.0.1:{metrics}\n"
-        f"grpc_inference_port={grpc[0]}\ngrpc_management_port={grpc[1]}\n"
-        "disable_token_authorization=true\ndefault_workers_per_model=1\n"
-    )
-    start = ("-m", "ts.model_server", "--start", "--foreground", "--ncs")
-    where = ("--model-store", "store", "--ts-config", "mine.properties")
-    url = f"http://127.0.0.1:{inference}"
-    models = ("--models", "new.mar", "stock.mar")
-    with shell.started(shell.python, *start, *where, *models):
-        for name in ("new", "stock"):
-            wait_until_answered(f"{url}/predictions/{name}", photograph)
-            said = shell.run_json("predict", "part.jpg", "--url", url, "--model", name)
-            assert_as_torch(said["labels"], "net", photograph)
-        server = ("--url", f"http://127.0.0.1:{management}")
-        files = ("mine.properties", "store/new.mar", "store/stock.mar")
-        findings = shell.run_json("check", *files, *server)
-    lost = {one["subject"] for one in findings if one["state"] == "lost"}
-    assert {"collector", "our metrics", "handler", "batches"} <= lost
-    assert "wrong" not in {one["state"] for one in findings}
-
-
-def wait_until_answered(url: str, body: bytes) -> None:
-    def is_answered() -> bool:
-        with contextlib.suppress(httpx.TransportError):
-            return httpx.post(url, content=body, timeout=None).status_code == 200
-        return False
-
-    eventually(is_answered)
+    check_addresses([ready["inference"], ready["metrics"]])

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.load.workload import load_workload
-from offpath.profiling.servers.confined import why_no_namespace
-from offpath.profiling.servers.exported import OffpathRay
 from tests.reliability.logged_server import LogTrial, run_trial
 
 MARK = "reliability"
@@ -34,13 +31,3 @@ def trial(tmp_path: Path) -> Iterator[LogTrial]:
 @pytest.fixture
 def photographs() -> list[bytes]:
     return load_workload("photos-55k").read()
-
-
-@pytest.fixture
-def ray_python() -> Path:
-    """Returns the interpreter of the environment in which Ray is installed."""
-    server = OffpathRay(load_model("near-free"), 1)
-    why_not = server.why_not() or why_no_namespace()
-    if why_not is not None:
-        pytest.skip(why_not)
-    return server.find_python()

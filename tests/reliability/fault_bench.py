@@ -22,7 +22,7 @@ from tests.fuzz.costly_requests import SIDE
 from tests.reliability.logged_server import LogTrial
 from tests.support.costly import progressive_jpeg
 from tests.support.eventually import eventually
-from tests.support.front import FrontProcess, Seen, load
+from tests.support.front import FrontProcess, Reply, Seen, load
 from tests.support.granian import FRONTS
 from tests.support.images import jpeg
 
@@ -159,14 +159,14 @@ def _in_flight(url: str) -> Iterator[Seen]:
     seen = Seen()
 
     def post() -> None:
+        began_s = time.monotonic()
         try:
             answer = httpx.post(url, content=SLOW, trust_env=False, timeout=60)
         except httpx.HTTPError as error:
             seen.broken[f"{type(error).__name__}: {error}"] += 1
             return
-        seen.statuses[answer.status_code] += 1
-        if answer.status_code == 200:
-            seen.answered.append(answer.headers["x-request-id"])
+        request_id, took_s = answer.headers.get("x-request-id", ""), time.monotonic() - began_s
+        seen.replies.append(Reply(answer.status_code, request_id, began_s, took_s))
 
     threads = [threading.Thread(target=post) for _ in range(SLOW_CLIENTS)]
     for thread in threads:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import make_server
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.bucket import Bucket
-from tests.support.clients import Reply
+from tests.support.front import Seen
 from tests.support.s3_faults import FaultProxy
 from tests.support.s3_servers import S3Server, run_seaweedfs
 
@@ -64,10 +64,9 @@ class LogTrial:
         )
         assert done.returncode == 0, done.stderr
 
-    def judge(self, replies: Sequence[Reply]) -> Verification:
+    def judge(self, seen: Seen) -> Verification:
         """Lists the requests answered with 200 that have no record, or more than one."""
-        answered = {reply.request_id for reply in replies if reply.status == 200}
-        return compare(self.bucket.event_counts().elements(), answered)
+        return compare(self.bucket.event_counts().elements(), set(seen.answered))
 
 
 def predict_url(server: TorchServe) -> str:

@@ -14,14 +14,13 @@ import psutil
 from offpath.profiling.servers import archives
 from offpath.serving.process.processes import find_family, find_fork_helpers
 from tests.reliability.fault_bench import BODIES, STAGE_S, Bench
-from tests.support.clients import send_for
 from tests.support.door_rounds import (
     kill_nginx,
     kill_nginx_worker,
     kill_server,
     kill_worker,
 )
-from tests.support.front import load
+from tests.support.front import load_for
 from tests.support.s3_faults import OUTAGES, PASS, WRONG
 
 Strike = Callable[[Bench], None]
@@ -116,21 +115,14 @@ def kill_second_server(bench: Bench) -> None:
     server = bench.trial.make_server("second", bench.product)
     with server:
         url = f"{server.inference_url}/predictions/{archives.NAME}"
-        replies = send_for(url, BODIES[:1], 2, STAGE_S / 2)
+        seen = load_for(url, BODIES[:1], 2, STAGE_S / 2)
         for process in find_family(server.pid):
             process.kill()
-    answered = [reply.request_id for reply in replies if reply.status == 200]
-    bench.stages[-1].in_flight.answered += answered
+    bench.stages[-1].in_flight.replies += [one for one in seen.replies if one.status == 200]
 
 
 def crowd(bench: Bench) -> None:
-    with load(bench.url, BODIES, clients=MANY_CLIENTS) as seen:
-        time.sleep(STAGE_S)
-    own = bench.stages[-1].in_flight
-    own.answered += seen.answered
-    own.statuses += seen.statuses
-    own.broken += seen.broken
-    own.refused += seen.refused
+    bench.stages[-1].in_flight += load_for(bench.url, BODIES, MANY_CLIENTS, STAGE_S)
 
 
 # Faults that no request may notice.

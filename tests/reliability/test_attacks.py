@@ -25,8 +25,7 @@ from offpath.serving.session import make_server
 from tests.conftest import build
 from tests.reliability.fault_bench import small_disks
 from tests.support.attacks import ATTACKS, connect, head_of, send_and_leave
-from tests.support.clients import Reply, send_for
-from tests.support.front import FrontProcess
+from tests.support.front import FrontProcess, Reply, Seen, load_for
 from tests.support.granian import FRONTS
 from tests.support.photographs import encode
 
@@ -53,7 +52,7 @@ pytestmark = [pytest.mark.reliability, pytest.mark.timeout(900)]
 
 
 @dataclass(frozen=True)
-class Seen:
+class Good:
     """The good clients' results in one window."""
 
     rate: float
@@ -61,10 +60,10 @@ class Seen:
     failed: int
 
     @classmethod
-    def of(cls, replies: list[Reply], windows: int = 1) -> Seen:
-        good = [reply.latency_ms for reply in replies if reply.status == 200]
-        p99_ms = float(np.percentile(good, 99)) if good else float("inf")
-        return cls(len(good) / WINDOW_S / windows, p99_ms, len(replies) - len(good))
+    def of(cls, seen: Seen, windows: int = 1) -> Good:
+        took_ms = [1e3 * reply.took_s for reply in seen.replies if reply.status == 200]
+        p99_ms = float(np.percentile(took_ms, 99)) if took_ms else float("inf")
+        return cls(len(took_ms) / WINDOW_S / windows, p99_ms, seen.failed)
 
 
 @pytest.fixture(scope="module", params=FRONTS)
@@ -112,11 +111,11 @@ def test_predictions_keep_their_rate_beside_explanations(tmp_path: Path, product
     store = build(tmp_path, "near-free", "near-free", explanations=True).parent
     bodies = load_workload("photos-55k").read()
     with direct(store, product) as url:
-        send_for(url, bodies, CLIENTS, 10)
+        load_for(url, bodies, CLIENTS, 10)
         with attacking(url, "explanations"):
-            send_for(url, bodies, CLIENTS, WINDOW_S)  # captum's import
-            beside = Seen.of(send_for(url, bodies, CLIENTS, WINDOW_S))
-        alone = Seen.of(send_for(url, bodies, CLIENTS, WINDOW_S))
+            load_for(url, bodies, CLIENTS, WINDOW_S)  # captum's import
+            beside = Good.of(load_for(url, bodies, CLIENTS, WINDOW_S))
+        alone = Good.of(load_for(url, bodies, CLIENTS, WINDOW_S))
     print(f"\nbeside explanations {beside}, alone {alone}")
     assert beside.rate >= LEAST_RATE * alone.rate and not beside.failed
 
@@ -140,19 +139,18 @@ def cut_off(url: str, times: int) -> int:
     return sum(child.memory_full_info().uss for child in children)
 
 
-def measure(url: str, name: str) -> tuple[Seen, Seen]:
+def measure(url: str, name: str) -> tuple[Good, Good]:
     """Measures the good clients alone and beside an attack."""
     bodies = load_workload("photos-55k").read()
-    alone: list[Reply] = []
-    beside: list[Reply] = []
+    alone, beside = Seen(), Seen()
     for _ in range(TURNS):
-        alone += send_for(url, bodies, CLIENTS, WINDOW_S)
+        alone += load_for(url, bodies, CLIENTS, WINDOW_S)
         with attacking(url, name):
-            beside += send_for(url, bodies, CLIENTS, WINDOW_S)
-    return Seen.of(alone, TURNS), Seen.of(beside, TURNS)
+            beside += load_for(url, bodies, CLIENTS, WINDOW_S)
+    return Good.of(alone, TURNS), Good.of(beside, TURNS)
 
 
-def is_held(alone: Seen, beside: Seen, most_p99: float) -> bool:
+def is_held(alone: Good, beside: Good, most_p99: float) -> bool:
     return (
         not beside.failed
         and beside.rate >= LEAST_RATE * alone.rate
@@ -167,7 +165,7 @@ def test_good_clients_beside_attacks(
     exceptions = MOST_P99_QUEUED if product == "granian" else {}
     if door == "direct" and product == "torchserve":
         exceptions = MOST_P99_DIRECT
-    send_for(url, load_workload("photos-55k").read(), CLIENTS, 10)  # Java's compiler
+    load_for(url, load_workload("photos-55k").read(), CLIENTS, 10)  # Java's compiler
     broken = []
     print(f"\n{product}")
     print("| port | attack | alone /s, p99 ms | beside it /s, p99 ms | failed |")
@@ -193,44 +191,44 @@ def small_door(product: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with small_disks(folder, {"memory": "640m"}):
         with FRONTS[product](store, folder / "logs", "near-free", *options) as door:
             url = f"{door.url}/predictions/near-free"
-            send_for(url, load_workload("photos-55k").read(), CLIENTS, 10)
+            load_for(url, load_workload("photos-55k").read(), CLIENTS, 10)
             yield door
 
 
 def test_clients_who_send_and_leave(small_door: FrontProcess) -> None:
     url = f"{small_door.url}/predictions/near-free"
     bodies = load_workload("photos-55k").read()
-    alone = Seen.of(send_for(url, bodies, 8, WINDOW_S))
+    alone = Good.of(load_for(url, bodies, 8, WINDOW_S))
     with ThreadPoolExecutor(1) as pool:
         begin = time.monotonic()
         left = pool.submit(send_and_leave, url, 200)
-        during = Seen.of(send_for(url, bodies, 8, WINDOW_S))
+        during = Good.of(load_for(url, bodies, 8, WINDOW_S))
         left.result()
         print(f"\n200 sent and left in {time.monotonic() - begin:.1f} s at most")
-    after = Seen.of(send_for(url, bodies, 8, WINDOW_S))
+    after = Good.of(load_for(url, bodies, 8, WINDOW_S))
     print(f"8 clients alone {alone}\nwhile 200 leave {during}\nafter that {after}")
     assert not during.failed and not after.failed
     assert after.rate >= LEAST_RATE * alone.rate
 
 
-def post_each_on_a_new_connection(url: str, body: bytes, clients: int) -> Seen:
+def post_each_on_a_new_connection(url: str, body: bytes, clients: int) -> Good:
     """Sends for a window; a connection that is refused or reset counts as failed."""
-    end = time.monotonic() + WINDOW_S
+    seen, end_s = Seen(), time.monotonic() + WINDOW_S
 
-    def send() -> list[Reply]:
-        replies = []
-        while time.monotonic() < end:
-            begin = time.perf_counter()
+    def send() -> None:
+        while time.monotonic() < end_s:
+            began_s = time.monotonic()
             try:
                 status = httpx.post(url, content=body, trust_env=False, timeout=20).status_code
             except httpx.HTTPError:
                 status = 0
-            replies.append(Reply(status, (time.perf_counter() - begin) * 1e3))
-        return replies
+            seen.replies.append(Reply(status, "", began_s, time.monotonic() - began_s))
 
     with ThreadPoolExecutor(clients) as pool:
         done = [pool.submit(send) for _ in range(clients)]
-    return Seen.of([reply for one in done for reply in one.result()])
+    for one in done:
+        one.result()
+    return Good.of(seen)
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def drill(served: Served, name: str) -> Iterator[dict[str, Any]]:
             seen[model] = stack.enter_context(load(url, [jpeg()], CLIENTS, PAUSE_S))
         eventually(lambda: all(one.statuses[200] > 50 for one in seen.values()))
         with looking(served, row):
-            before = {model: one.statuses.copy() for model, one in seen.items()}
+            before = {model: one.statuses for model, one in seen.items()}
             yield row
             eventually(served.is_well)
             count = seen["sick"].statuses[200]

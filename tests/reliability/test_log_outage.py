@@ -8,9 +8,9 @@ import time
 import numpy as np
 import pytest
 
-from offpath.serving.log_tools.reading import Verification
 from tests.reliability.logged_server import LogTrial, predict_url
-from tests.support.clients import Reply, send_for
+from tests.support.eventually import eventually
+from tests.support.front import Seen, load_for
 from tests.support.s3_faults import OUTAGES, PASS
 
 STAGE_S = float(os.environ.get("OFFPATH_OUTAGE_STAGE_S", "15"))
@@ -18,7 +18,6 @@ STAGE_S = float(os.environ.get("OFFPATH_OUTAGE_STAGE_S", "15"))
 TURNS = 4
 CLIENTS = 16
 WARM_UP_S = 8.0
-DRAIN_TIMEOUT_S = 120.0
 # A request that waited for S3 would take its time-out of 10 s; noise of shared cores is smaller.
 MOST_P99_RATIO = 1.5
 
@@ -28,28 +27,29 @@ pytestmark = [pytest.mark.reliability, pytest.mark.timeout(60 * STAGE_S + 600)]
 def test_an_outage_fails_and_slows_no_request_and_loses_no_record(
     trial: LogTrial, photographs: list[bytes]
 ) -> None:
-    off: dict[str, list[Reply]] = {stage: [] for stage in (PASS, *OUTAGES)}
-    on: dict[str, list[Reply]] = {stage: [] for stage in off}
+    off = {stage: Seen() for stage in (PASS, *OUTAGES)}
+    on = {stage: Seen() for stage in off}
     with (
         trial.make_server("off", OFFPATH_PREDICTION_LOG="off") as without,
         trial.make_server("on") as logging,
     ):
         pair = [(predict_url(without), off), (predict_url(logging), on)]
         for url, _ in pair:
-            send_for(url, photographs, CLIENTS, WARM_UP_S)
+            load_for(url, photographs, CLIENTS, WARM_UP_S)
         # The first stage is the control, without a fault.
         for stage in off:
             trial.proxy.set_mode(stage)
             for _ in range(TURNS):
-                for url, replies in pair:
+                for url, seen in pair:
                     seconds = STAGE_S / TURNS
-                    replies[stage] += send_for(url, photographs, CLIENTS, seconds)
+                    seen[stage] += load_for(url, photographs, CLIENTS, seconds)
                 pair.reverse()
             p99s = f"p99 {p99(off[stage]):.0f} ms off, {p99(on[stage]):.0f} ms on"
-            print(f"\n{stage}: {p99s}; {count_failed(on[stage])} failed", end="")
+            print(f"\n{stage}: {p99s}; {on[stage].failed} failed", end="")
         trial.proxy.set_mode(PASS)
         begin_s = time.monotonic()
-        verdict = wait_for_records(trial, join(on, *off))
+        eventually(lambda: not trial.judge(join(on, *off)).missing)
+        verdict = trial.judge(join(on, *off))
         recovery_s = time.monotonic() - begin_s
     ratio = p99(join(on, *OUTAGES)) / p99(join(off, *OUTAGES))
     print(
@@ -57,30 +57,18 @@ def test_an_outage_fails_and_slows_no_request_and_loses_no_record(
         f" {len(verdict.double)} double; p99 on/off {ratio:.3f};"
         f" everything in the bucket {recovery_s:.0f} s after"
     )
-    assert count_failed(join(on, *off)) == 0
+    assert join(on, *off).failed == 0
     assert (verdict.missing, verdict.double) == ([], [])
     assert ratio <= MOST_P99_RATIO
 
 
-def join(replies: dict[str, list[Reply]], *stages: str) -> list[Reply]:
-    return [reply for stage in stages for reply in replies[stage]]
+def join(seen: dict[str, Seen], *stages: str) -> Seen:
+    joined = Seen()
+    for stage in stages:
+        joined += seen[stage]
+    return joined
 
 
-def count_failed(replies: list[Reply]) -> int:
-    return sum(reply.status != 200 for reply in replies)
-
-
-def p99(replies: list[Reply]) -> float:
+def p99(seen: Seen) -> float:
     """Returns the p99 of the requests answered with 200, in ms."""
-    latencies_ms = [reply.latency_ms for reply in replies if reply.status == 200]
-    return float(np.percentile(latencies_ms, 99))
-
-
-def wait_for_records(trial: LogTrial, replies: list[Reply]) -> Verification:
-    """Waits until every record has arrived or the time is over; returns the verdict."""
-    deadline_s = time.monotonic() + DRAIN_TIMEOUT_S
-    while True:
-        verdict = trial.judge(replies)
-        if not verdict.missing or time.monotonic() > deadline_s:
-            return verdict
-        time.sleep(1.0)
+    return 1e3 * float(np.percentile([one.took_s for one in seen.replies if one.status == 200], 99))

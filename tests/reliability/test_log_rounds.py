@@ -15,7 +15,8 @@ from offpath.serving.process.processes import find_family
 from offpath.serving.session import make_server
 from offpath.serving.torchserve.server import TorchServe
 from tests.reliability.logged_server import WORKERS, LogTrial, predict_url
-from tests.support.clients import Reply, sending
+from tests.support.eventually import eventually
+from tests.support.front import Seen, load
 
 ROUNDS = int(os.environ.get("OFFPATH_KILL_ROUNDS", "20"))
 CLIENTS = 16
@@ -29,7 +30,6 @@ EVENTS = {
     "torchserve": (KILL_WORKER, KILL_SERVER, SCALE),
     "granian": (KILL_WORKER, KILL_SERVER),
 }
-READY_TIMEOUT_S = 120.0
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(60 * ROUNDS + 300)]
 
@@ -43,30 +43,30 @@ def test_every_answered_request_has_one_record_whatever_is_killed(
     kinds = [events[number % len(events)] for number in range(ROUNDS)]
     draw.shuffle(kinds)
     server = trial.make_server("logs", product)
-    replies: list[Reply] = []
+    seen = Seen()
     try:
         for number, kind in enumerate(kinds, start=1):
             if not server.is_running():
                 server = make_server(server.settings)
                 server.start()
                 server.wait_until_ready()
-            wait_for_workers(server)
-            with sending(predict_url(server), photographs, CLIENTS) as some:
+            eventually(lambda: has_all_workers(server))
+            with load(predict_url(server), photographs, CLIENTS) as some:
                 time.sleep(draw.uniform(0.5, 3.0))
                 strike(server, kind, draw)
                 time.sleep(draw.uniform(0.0, 1.0))
             if kind == KILL_SERVER:
                 # This process removes the temporary files that SIGKILL leaves behind.
                 server.stop()
-            replies += some
-            print(f"\nround {number}/{ROUNDS}: {kind}; {len(some)} sent", end="")
+            seen += some
+            print(f"\nround {number}/{ROUNDS}: {kind}; {len(some.replies)} answered", end="")
     finally:
         server.stop()
     trial.ship()
-    verdict = trial.judge(replies)
+    verdict = trial.judge(seen)
     print(
         f"\n{product}, {dict(Counter(kinds))}: {verdict.asked:,} requests answered,"
-        f" {len(replies) - verdict.asked:,} not; {verdict.records:,} records,"
+        f" {seen.failed:,} not; {verdict.records:,} records,"
         f" {len(verdict.missing)} lost, {len(verdict.double)} double"
     )
     assert (verdict.missing, verdict.double) == ([], [])
@@ -86,16 +86,11 @@ def strike(server: TorchServe, kind: str, draw: random.Random) -> None:
             management.scale(archives.NAME, WORKERS)
 
 
-def wait_for_workers(server: TorchServe) -> None:
-    """Waits for replaced workers.
+def has_all_workers(server: TorchServe) -> bool:
+    """Tells whether all workers are READY.
 
     `wait_until_ready` is for a start: it would treat a killed worker as a failed load.
     """
-    deadline_s = time.monotonic() + READY_TIMEOUT_S
-    while time.monotonic() < deadline_s:
-        with server.management() as management:
-            (status,) = management.describe(archives.NAME)
-        if status.ready_workers == WORKERS == len(server.worker_pids()):
-            return
-        time.sleep(0.2)
-    pytest.fail(f"fewer than {WORKERS} workers after {READY_TIMEOUT_S:.0f} s")
+    with server.management() as management:
+        (status,) = management.describe(archives.NAME)
+    return status.ready_workers == WORKERS == len(server.worker_pids())

@@ -1,4 +1,4 @@
-"""`offpath batch --ray` on a Ray cluster of two nodes, one of which is killed.
+"""`offpath batch --ray` on two Ray nodes of this machine, one of which is killed.
 
     scripts/test.sh --reliability -k offline_on_ray
 
@@ -10,75 +10,73 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
-import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import psutil
 import pytest
 
-from offpath.profiling.servers.confined import NAMESPACE, why_no_namespace
 from offpath.profiling.servers.environments import Environment
+from offpath.serving.process.ports import resolve_ports
 from tests.conftest import build
+from tests.support.eventually import eventually
 from tests.support.images import jpeg
-from tests.support.ray_cluster import RayCluster, ray_cluster
 
-IMAGES = 1200
-CPUS = {"head": 1, "one": 2}
+IMAGES = 600
 RAY_DATA = Environment("ray-data", ("ray[data,default]==2.60.0",))
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(1800)]
 
 
+@contextmanager
+def node(python: Path, env: dict[str, str], *options: str) -> Iterator[psutil.Popen]:
+    """Runs a Ray node with one CPU on the loopback address."""
+    command = [str(python), "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1"]
+    command += ["--node-ip-address=127.0.0.1", f"--object-store-memory={100 << 20}", *options]
+    process = psutil.Popen(command, env=env, stdout=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        kill_all(process)
+
+
+def kill_all(process: psutil.Popen) -> None:
+    """Kills a node's processes, as at the loss of a machine."""
+    with suppress(psutil.NoSuchProcess):
+        for one in [process, *process.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+    process.wait()
+
+
 def test_a_killed_node_loses_and_doubles_no_image(tmp_path: Path) -> None:
-    why_not = why_no_namespace()
-    if why_not is not None:
-        pytest.skip(why_not)
     (tmp_path / "in").mkdir()
-    body = jpeg(size=(640, 480))
     for number in range(IMAGES):
-        (tmp_path / "in" / f"{number}.jpg").write_bytes(body)
+        (tmp_path / "in" / f"{number}.jpg").write_bytes(jpeg(size=(640, 480)))
     (tmp_path / "in" / "bad.jpg").write_bytes(b"no image")
-    build(tmp_path / "store", "near-free", "near-free")
-    python = RAY_DATA.ensure()
-    program = [sys.executable, "-m", "tests.reliability.test_offline_on_ray"]
-    subprocess.run([*NAMESPACE, *program, str(tmp_path), str(python)], check=True)
-    files = sorted((tmp_path / "out").glob("part-*.jsonl"))
-    lines = [line for file in files for line in file.open()]
-    counts = Counter(json.loads(line)["input"] for line in lines)
+    mar = build(tmp_path / "store", "near-free", "near-free")
+    python, out = RAY_DATA.ensure(), tmp_path / "out"
+    (port,) = resolve_ports("127.0.0.1", [0])
+    address = f"127.0.0.1:{port}"
+    batch = [str(python), "-m", "offpath", "batch", "--ray", str(mar), str(tmp_path / "in")]
+    batch += [str(out), "--json", "--max-errors", "1"]
+    with TemporaryDirectory(prefix="r-") as scratch:  # a short path, for sockets
+        env = {**os.environ, "PYTHONPATH": os.getcwd(), "RAY_ADDRESS": address}
+        env |= {"RAY_TMPDIR": scratch, "RAY_USAGE_STATS_ENABLED": "0"}
+        head = ("--head", f"--port={port}", "--include-dashboard=false")
+        with node(python, env, *head), node(python, env, f"--address={address}") as other:
+            # A node has joined once it has a worker.
+            eventually(lambda: len(other.children(recursive=True)) > 1)
+            process = subprocess.Popen(batch, env=env, stdout=subprocess.PIPE)
+            eventually(lambda: process.poll() is not None or len(list(out.glob("part-*"))) >= 3)
+            assert process.poll() is None, "it ended before the kill"
+            kill_all(other)
+            summary = json.loads(process.communicate()[0])
+    assert process.returncode == 0
+    lines = [line for file in sorted(out.glob("part-*.jsonl")) for line in file.open()]
     names = [str(tmp_path / "in" / f"{n}.jpg") for n in (*range(IMAGES), "bad")]
-    assert counts == dict.fromkeys(names, 1)
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    print(summary)
+    assert Counter(json.loads(line)["input"] for line in lines) == dict.fromkeys(names, 1)
     assert (summary["images"], summary["failed"]) == (IMAGES + 1, 1)
-
-
-def run_and_kill(folder: Path, python: Path) -> None:
-    """Runs the command on a new cluster, and kills a node after the first parts."""
-    environ = {"PYTHONPATH": os.getcwd()}
-    with ray_cluster(python, folder, environ, CPUS) as cluster:
-        process = start(cluster, folder, python)
-        while len(list((folder / "out").glob("part-*"))) < 5:
-            if process.poll() is not None:
-                raise SystemExit(f"ended before the kill: {process.returncode}")
-            time.sleep(0.1)
-        cluster.nodes[1].kill()
-        if process.wait(900):
-            raise SystemExit(f"the command failed: {process.returncode}")
-
-
-def start(cluster: RayCluster, folder: Path, python: Path) -> subprocess.Popen[bytes]:
-    place = [str(folder / name) for name in ("store/near-free.mar", "in", "out")]
-    command = ["-m", "offpath", "batch", "--ray", *place, "--json", "--max-errors", "1"]
-    # A driver has to be on a node, because it speaks to the node's own sockets.
-    node = f"nsenter --net --mount --pid --target {cluster.head.find_first().pid}"
-    with open(folder / "summary.json", "wb") as output:
-        return subprocess.Popen(
-            [*node.split(), str(python), *command],
-            env=cluster.make_environment(),
-            stdout=output,
-        )
-
-
-if __name__ == "__main__":
-    run_and_kill(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -20,18 +20,18 @@ from tests.support.scrape import wait_for_items
 def either(
     request: pytest.FixtureRequest, server: TorchServe, model_store: Path
 ) -> Iterator[TorchServe]:
-    """Returns the shared TorchServe, or a Granian with `classifier`; neither has a door."""
+    """Returns the shared TorchServe, or a Granian with `near-free`; neither has a door."""
     if request.param == "torchserve":
         yield server
         return
     settings = ServerSettings(
         model_store=model_store,
-        models=("classifier.mar",),
+        models=("near-free.mar",),
         server="granian",
         inference_port=0,
         metrics_port=0,
     )
     with make_server(settings) as running:
         # The warm-up is counted within a second.
-        wait_for_items(running, "classifier", 2 * WARM_UP_BATCHES * 8)
+        wait_for_items(running, "near-free", 2 * WARM_UP_BATCHES * 8)
         yield running

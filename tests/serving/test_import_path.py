@@ -39,7 +39,7 @@ class Asked(OffpathClassifier):
 """
 
 
-@pytest.mark.parametrize("kind", ["granian", "torchserve"])
+@pytest.mark.parametrize("kind", ["granian", pytest.param("torchserve", marks=pytest.mark.slow)])
 def test_a_worker_imports_the_archives_modules_wherever_the_server_was_started(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

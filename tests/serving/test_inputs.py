@@ -14,7 +14,7 @@ from offpath.serving.torchserve.server import TorchServe
 from tests.support.images import jpeg, rejected
 
 pytestmark = pytest.mark.server
-PATH = "/predictions/classifier"
+PATH = "/predictions/near-free"
 
 
 @pytest.fixture
@@ -48,9 +48,9 @@ def test_java_refuses_an_image_that_is_labelled_a_form(
 
 
 def test_a_thin_client_gets_the_same_answer(either: TorchServe) -> None:
-    with Client(either.inference_url, "classifier") as full:
+    with Client(either.inference_url, "near-free") as full:
         expected = full.predict(jpeg()).labels
-    with Client(either.inference_url, "classifier", thin=True) as thin:
+    with Client(either.inference_url, "near-free", thin=True) as thin:
         got = thin.predict(jpeg()).labels
     assert [label for label, _ in got][0] == expected[0][0]
     assert abs(got[0][1] - expected[0][1]) < 0.01

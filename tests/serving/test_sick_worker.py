@@ -7,7 +7,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,20 +14,14 @@ import httpx
 import pytest
 import torch
 
-from offpath.handler.process.sick_worker import MOST_FAILURES_IN_A_ROW, MOST_OUT_OF_MEMORY_IN_A_ROW
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
-from offpath.serving.front.behind import Behind
-from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.one_host import MOST_SICK
-from offpath.serving.front.several_hosts import SeveralHostsSession
 from offpath.serving.log_tools.reading import Period, compare, open_store_at, read_records
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.session import View
 from offpath.serving.torchserve.server import TorchServe
-from tests.support.clients import Reply, sending
 from tests.support.eventually import eventually
-from tests.support.front import FrontProcess, front
+from tests.support.front import Reply, Seen, front, load
 from tests.support.images import jpeg
 from tests.support.obedient_model import BATCH, FOR_EVER, WORKERS, Flag, build_obedient
 
@@ -102,10 +95,8 @@ def run_failing(folder: Path, preset: str = "cpu") -> Iterator[Failing]:
         yield Failing(server, flag, log)
 
 
-def load_around(
-    failing: Failing, fail: Callable[[], None], is_replaced: bool = True
-) -> list[Reply]:
-    """Returns the replies to load while a model fails.
+def load_around(failing: Failing, fail: Callable[[], None], is_replaced: bool = True) -> Seen:
+    """Returns the results of a load while a model fails.
 
     Args:
         failing: the server.
@@ -114,47 +105,33 @@ def load_around(
     """
     url = f"{failing.server.inference_url}/predictions/failing"
     before = eventually(failing.read_ready_pids)
-    with sending(url, [jpeg()], CLIENTS, PAUSE_S) as replies:
-        eventually(lambda: len(replies) > 10 * CLIENTS)
+    with load(url, [jpeg()], CLIENTS, PAUSE_S) as seen:
+        eventually(lambda: len(seen.replies) > 10 * CLIENTS)
         fail()
-        eventually(lambda: any(reply.status == 503 for reply in replies))
+        eventually(lambda: seen.statuses[503])
         if is_replaced:
             eventually(lambda: failing.read_ready_pids() not in (set(), before))
         else:
             time.sleep(WATCH_S)  # in which a worker that had ended would be missed
             assert failing.read_ready_pids() == before
-        count = len(replies)
-        eventually(lambda: len(replies) > count + 5 * CLIENTS)
-    print(f"\n{Counter(reply.status for reply in replies)}")
-    return replies
+        count = len(seen.replies)
+        eventually(lambda: len(seen.replies) > count + 5 * CLIENTS)
+    print(f"\n{seen}")
+    assert not seen.broken and not seen.refused
+    return seen
 
 
-@pytest.mark.parametrize(
-    ("error", "most_batches"),
-    [
-        pytest.param(CUDA_ERROR, 1, id="sticky-cuda-error"),
-        # By default any error is counted in tests/handler/process/test_sick_worker.py.
-        pytest.param("ValueError('no')", MOST_FAILURES_IN_A_ROW, id="any", marks=pytest.mark.slow),
-        pytest.param(
-            *("MemoryError('no')", MOST_OUT_OF_MEMORY_IN_A_ROW),
-            id="out-of-memory-for-ever",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_a_sick_worker_is_replaced_and_costs_few_answers(
-    failing: Failing, error: str, most_batches: int
-) -> None:
+# Other errors are counted in tests/handler/process/test_sick_worker.py.
+def test_a_sick_worker_is_replaced_and_costs_few_answers(failing: Failing) -> None:
     lines, ended = failing.count_lines(), failing.count("offpath_sick_workers_total")
-    replies = load_around(failing, lambda: failing.flag.order(f"raise {error}", FOR_EVER))
-    statuses = Counter(reply.status for reply in replies)
+    seen = load_around(failing, lambda: failing.flag.order(f"raise {CUDA_ERROR}", FOR_EVER))
     # 500 is TorchServe's answer to the batch that reached the worker while it was ending.
-    assert set(statuses) <= {200, 503, 500}
-    assert 0 < statuses[503] <= most_batches * BATCH
-    assert statuses[500] <= BATCH
+    assert set(seen.statuses) <= {200, 503, 500}
+    assert 0 < seen.statuses[503] <= BATCH
+    assert seen.statuses[500] <= BATCH
     assert failing.count_lines() == lines + 1
     eventually(lambda: failing.count("offpath_sick_workers_total") == ended + 1)
-    check_log(failing, [reply for reply in replies if reply.status in (200, 503)])
+    check_log(failing, [reply for reply in seen.replies if reply.status in (200, 503)])
     found = {one.subject: one for one in check_server(failing.server.management_url)}
     assert found["broken models"].state is State.LOST
     assert found["broken models"].found.startswith(f"{ended + 1:.0f} times")
@@ -177,13 +154,12 @@ def test_a_batch_out_of_memory_is_asked_again_and_its_worker_stays(failing: Fail
     lines = failing.count_lines()
     before = failing.count("offpath_worker_starts_total")
     failed = failing.count("offpath_out_of_memory_total")
-    replies = load_around(failing, lambda: failing.flag.order(NO_MEMORY), is_replaced=False)
-    statuses = Counter(reply.status for reply in replies)
-    assert set(statuses) == {200, 503} and statuses[503] <= BATCH
+    seen = load_around(failing, lambda: failing.flag.order(NO_MEMORY), is_replaced=False)
+    assert set(seen.statuses) == {200, 503} and seen.statuses[503] <= BATCH
     assert failing.count_lines() == lines
     assert failing.count("offpath_worker_starts_total") == before
     eventually(lambda: failing.count("offpath_out_of_memory_total") == failed + 1)
-    check_log(failing, replies)
+    check_log(failing, seen.replies)
 
 
 @pytest.mark.gpu
@@ -192,17 +168,15 @@ def test_real_failures_of_a_gpu(tmp_path: Path) -> None:
     """A kernel's assertion ends its worker; memory that the device does not have fails a batch."""
     with run_failing(tmp_path, "t4") as failing:
         no_memory = "torch.empty(1 << 46, device=images.device)"
-        replies = load_around(failing, lambda: failing.flag.order(no_memory), is_replaced=False)
-        statuses = Counter(reply.status for reply in replies)
-        assert set(statuses) == {200, 503} and statuses[503] <= BATCH
+        seen = load_around(failing, lambda: failing.flag.order(no_memory), is_replaced=False)
+        assert set(seen.statuses) == {200, 503} and seen.statuses[503] <= BATCH
         index = "torch.full((1,), 9, device=images.device)"
         assertion = f"torch.zeros(4, device=images.device)[{index}].cpu()"
-        replies = load_around(failing, lambda: failing.flag.order(assertion, FOR_EVER))
-        statuses = Counter(reply.status for reply in replies)
-        assert set(statuses) <= {200, 503, 500}
-        assert 0 < statuses[503] <= BATCH and statuses[500] <= BATCH
+        seen = load_around(failing, lambda: failing.flag.order(assertion, FOR_EVER))
+        assert set(seen.statuses) <= {200, 503, 500}
+        assert 0 < seen.statuses[503] <= BATCH and seen.statuses[500] <= BATCH
         assert failing.count_lines() == 1
-        check_log(failing, [reply for reply in replies if reply.status in (200, 503)])
+        check_log(failing, [reply for reply in seen.replies if reply.status in (200, 503)])
 
 
 def test_a_failed_batch_says_when_to_ask_again(failing: Failing) -> None:
@@ -216,56 +190,20 @@ def test_a_failed_batch_says_when_to_ask_again(failing: Failing) -> None:
 
 
 @pytest.mark.slow
-def test_sick_workers_behind_one_door_and_behind_two_hosts(tmp_path: Path) -> None:
-    """A worker of one host breaks, once under one door and thrice behind `offpath front`."""
-    folders = [tmp_path / "first", tmp_path / "second"]
-    with ExitStack() as stack:
-        flags, doors = [], []
-        for folder in folders:
-            folder.mkdir()
-            store, flag, _ = build_failing(folder)
-            spool = {"OFFPATH_SPOOL_DIR": str(folder / "spool")}
-            door = front(store, folder / "logs", "failing", "--client-ids", **spool)
-            doors.append(stack.enter_context(door))
-            flags.append(flag)
-        first, flag = doors[0], flags[0]
-        alone = break_under_load(first.url, first, flag)
-        assert 0 < alone[503] <= BATCH and alone[500] <= BATCH
-        names = tuple(door.url.removeprefix("http://") for door in doors)
-        behind = Behind(False, 32 << 20, 20, 500, names)
-        settings = DoorSettings(port=0, metrics_port=0)
-        session = SeveralHostsSession(settings, behind, View())
-        stack.callback(session.stop)
-        session.start()
-        statuses = Counter[int]()
-        for _ in range(MOST_SICK - 1):
-            statuses += break_under_load(session.door.url, first, flag)
-        # The other host answers what the failed batch could not; TorchServe's 500 is an answer.
-        assert statuses[503] == 0
-        assert statuses[500] <= (MOST_SICK - 1) * BATCH
-        eventually(lambda: not first.is_healthy())
-        assert doors[1].is_healthy()
-        errors = first.errors()
-        assert "failing.mar: no labels" in errors
-        assert errors.count(LINE) == errors.count("Retry worker: ") == MOST_SICK
-        assert f"{MOST_SICK} workers ended with a broken model" in errors
-        management = f"unix:{(first.run / 'management.sock').resolve()}"
-        found = {one.subject: one for one in check_server(management)}
-        assert found["broken models"].found.startswith(f"{MOST_SICK} times")
-        assert found["labels"].state is State.LOST
-
-
-def break_under_load(url: str, host: FrontProcess, flag: Flag) -> Counter[int]:
-    """Returns the replies by status while a worker of a host breaks and is replaced."""
-    eventually(lambda: len(host.python_workers()) == WORKERS and host.is_healthy())
-    before = set(host.python_workers())
-    with sending(f"{url}/predictions/failing", [jpeg()], CLIENTS) as replies:
-        eventually(lambda: len(replies) > 10 * CLIENTS)
-        flag.order(f"raise {CUDA_ERROR}", FOR_EVER)
-        eventually(lambda: len(before - set(host.python_workers())) == 1)
-        eventually(lambda: len(host.python_workers()) == WORKERS)
-        time.sleep(5)  # in which a second failure of the same worker would show
-    statuses = Counter(reply.status for reply in replies)
-    print(f"\n{dict(statuses)}")
-    assert set(statuses) <= {200, 500, 503}
-    return statuses
+def test_a_door_whose_workers_are_sick_again_and_again_is_unhealthy(tmp_path: Path) -> None:
+    store, flag, _ = build_failing(tmp_path)
+    spool = {"OFFPATH_SPOOL_DIR": str(tmp_path / "spool")}
+    with front(store, tmp_path / "logs", "failing", **spool) as door:
+        for number in range(1, MOST_SICK + 1):
+            assert door.is_healthy()
+            workers = set(door.python_workers())
+            flag.order(f"raise {CUDA_ERROR}", FOR_EVER)
+            url = f"{door.url}/predictions/failing"
+            assert httpx.post(url, content=jpeg()).status_code == 503
+            eventually(lambda: door.errors().count(LINE) == number)
+            eventually(lambda: len(set(door.python_workers()) - workers) == 1)
+            eventually(lambda: len(door.python_workers()) == WORKERS)
+            if number < MOST_SICK:
+                eventually(door.is_healthy)
+        eventually(lambda: not door.is_healthy())
+        assert f"{MOST_SICK} workers ended with a broken model" in door.errors()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import yaml
@@ -42,14 +42,29 @@ def write_mar(
 ) -> Path:
     """Writes `<store>/<name>.mar`, without model-config.yaml when `config` is None."""
     store.mkdir(exist_ok=True)
-    model = {"modelName": name, "modelVersion": version, "handler": "echo.py"}
+    files = {"echo.py": ECHO_HANDLER}
+    return write_archive(store, name, files, "echo.py", config, modelVersion=version)
+
+
+def write_archive(
+    store: Path,
+    name: str,
+    files: Mapping[str, str | bytes],
+    handler: str,
+    config: object,
+    runtime: str = "python",
+    **entries: str,
+) -> Path:
+    """Writes `<store>/<name>.mar` with any handler; `entries` are further ones of the manifest."""
+    model = {"modelName": name, "modelVersion": "1.0", "handler": handler, **entries}
     if config is not None:
         model["configFile"] = "model-config.yaml"
-    manifest = {"model": model, "archiverVersion": "0.12.0", "runtime": "python"}
+    manifest = {"model": model, "archiverVersion": "0.12.0", "runtime": runtime}
     path = store / f"{name}.mar"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
-        archive.writestr("echo.py", ECHO_HANDLER)
+        for file, text in files.items():
+            archive.writestr(file, text)
         if config is not None:
             archive.writestr("model-config.yaml", yaml.safe_dump(config))
     return path

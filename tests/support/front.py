@@ -12,11 +12,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any, TypeVar
+from select import select
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -212,35 +215,63 @@ def read_counts(metrics_url: str = "", page: str = "") -> Counter[tuple[str, str
     return Counter({(status, kind): int(count) for status, kind, count in found})
 
 
-@dataclass
+class Reply(NamedTuple):
+    """A reply, when its request began (time.monotonic), and the seconds until it was there."""
+
+    status: int
+    request_id: str
+    began_s: float
+    took_s: float
+
+
+@dataclass(repr=False)
 class Seen:
     """The results of a load, as its clients saw them.
 
     Attributes:
-        statuses: number of replies by status.
-        answered: ids of the requests that got 200.
+        replies: in the order in which they came.
         refused: connections that were not accepted.
         broken: requests without an answer on a connection, with the error's name.
         new_broken: how many of these were the first on their connection. A server that ends resets
             connections that it has not accepted yet.
-        took: start time (time.monotonic) and duration in seconds of each answered request.
         pause_s: seconds between an answer and the client's next request; a test may set it while
             the load runs.
     """
 
-    statuses: Counter[int] = field(default_factory=Counter)
-    answered: list[str] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
     refused: int = 0
     broken: Counter[str] = field(default_factory=Counter)
     new_broken: int = 0
-    took: list[tuple[float, float]] = field(default_factory=list)
     pause_s: float = 0.0
 
-    def __str__(self) -> str:
+    @property
+    def statuses(self) -> Counter[int]:
+        """Counts the replies by status."""
+        return Counter(reply.status for reply in self.replies)
+
+    @property
+    def answered(self) -> list[str]:
+        """Returns the ids of the requests that got 200."""
+        return [reply.request_id for reply in self.replies if reply.status == 200]
+
+    @property
+    def failed(self) -> int:
+        """Counts the requests that got anything but 200."""
+        others = self.statuses.total() - self.statuses[200]
+        return others + self.refused + self.broken.total()
+
+    def __repr__(self) -> str:
         return (
             f"{dict(self.statuses)}, {self.refused} refused, broken {dict(self.broken)}"
             f" ({self.new_broken} on new connections)"
         )
+
+    def __iadd__(self, other: Seen) -> Seen:
+        self.replies += other.replies
+        self.refused += other.refused
+        self.broken += other.broken
+        self.new_broken += other.new_broken
+        return self
 
     def check_end(self) -> None:
         """Checks that a server that ended under this load answered all that it had accepted."""
@@ -251,54 +282,72 @@ class Seen:
 @contextmanager
 def load(
     url: str,
-    bodies: list[bytes],
+    bodies: Sequence[bytes],
     clients: int = 8,
     pause_s: float = 0.0,
     ledger: list[str] | None = None,
+    timeout_s: float = MOST_S,
 ) -> Iterator[Seen]:
     """Runs clients that send one request after the other, each on its own connection.
 
     A refused client tries again a little later. Ids of answered requests go into the ledger too.
     """
     seen, stop = Seen(pause_s=pause_s), threading.Event()
+    parts = urlsplit(url)
 
     def send(number: int) -> None:
-        events: set[str] = set()
-        extensions = {"trace": lambda event, _: events.add(event)}
-        with httpx.Client(trust_env=False, timeout=MOST_S, verify=False) as http:
-            count = number
-            while not stop.is_set():
-                count += 1
-                began = time.monotonic()
-                events.clear()
-                try:
-                    body = bodies[count % len(bodies)]
-                    answer = http.post(url, content=body, extensions=extensions)
-                except httpx.ConnectError:
-                    seen.refused += 1
-                    stop.wait(0.1)
-                    continue
-                except httpx.HTTPError as error:
-                    seen.broken[f"{type(error).__name__}: {error}"] += 1
-                    seen.new_broken += "connection.connect_tcp.complete" in events
-                    continue
-                seen.statuses[answer.status_code] += 1
-                seen.took.append((began, time.monotonic() - began))
-                if answer.status_code == 200:
-                    seen.answered.append(answer.headers["x-request-id"])
-                    if ledger is not None:
-                        ledger.append(seen.answered[-1])
-                stop.wait(0.1 if "retry-after" in answer.headers else seen.pause_s)
+        connection = HTTPConnection(parts.netloc, timeout=timeout_s)
+        while not stop.is_set():
+            number += 1
+            is_new = not is_kept(connection)
+            began_s = time.monotonic()
+            try:
+                if is_new:
+                    connection.connect()
+            except OSError:
+                seen.refused += 1
+                stop.wait(0.1)
+                continue
+            try:
+                with suppress(BrokenPipeError, ConnectionResetError):  # by an early reply
+                    connection.request("POST", parts.path, bodies[number % len(bodies)])
+                reply = connection.getresponse()
+                reply.read()
+            except (OSError, HTTPException) as error:
+                seen.broken[f"{type(error).__name__}: {error}"] += 1
+                seen.new_broken += is_new
+                connection.close()
+                continue
+            request_id = reply.headers.get("x-request-id", "")
+            took_s = time.monotonic() - began_s
+            seen.replies.append(Reply(reply.status, request_id, began_s, took_s))
+            if reply.status == 200 and ledger is not None:
+                ledger.append(request_id)
+            stop.wait(0.1 if "retry-after" in reply.headers else seen.pause_s)
+        connection.close()
 
-    threads = [threading.Thread(target=send, args=(n,)) for n in range(clients)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield seen
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
+    with ThreadPoolExecutor(clients) as pool:
+        sent = [pool.submit(send, number) for number in range(clients)]
+        try:
+            yield seen
+        finally:
+            stop.set()
+    for one in sent:
+        one.result()
+
+
+def is_kept(connection: HTTPConnection) -> bool:
+    """Tells whether a connection is open; one that the server has closed is closed here too."""
+    if connection.sock is not None and select([connection.sock], [], [], 0)[0]:
+        connection.close()
+    return connection.sock is not None
+
+
+def load_for(url: str, bodies: Sequence[bytes], clients: int, seconds: float) -> Seen:
+    """Returns the results of some seconds of load."""
+    with load(url, bodies, clients) as seen:
+        time.sleep(seconds)
+    return seen
 
 
 def log_variables(folder: Path) -> dict[str, str]:

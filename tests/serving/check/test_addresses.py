@@ -56,7 +56,7 @@ def show_canaries(url: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("server", ["torchserve", "granian"])
+@pytest.mark.parametrize("server", ["granian", pytest.param("torchserve", marks=pytest.mark.slow)])
 def test_a_server_with_a_private_temporary_folder_is_checked(
     model_store: Path, tmp_path: Path, server: str
 ) -> None:

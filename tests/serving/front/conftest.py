@@ -24,8 +24,8 @@ from tests.support.granian import FRONTS
 def door(
     request: pytest.FixtureRequest, model_store: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[FrontProcess]:
-    """EfficientNet-Lite0 and the near-free model behind a door."""
+    """The near-free model behind a door."""
     logs = tmp_path_factory.mktemp("front") / "logs"
     run = FRONTS[request.param]
-    with run(model_store, logs, "--limit", "client-timeout-s=3") as running:
+    with run(model_store, logs, "near-free", "--limit", "client-timeout-s=3") as running:
         yield running

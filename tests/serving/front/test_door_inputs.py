@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import re
 import shutil
-import socket
 from collections import Counter
 from collections.abc import Iterator
 
@@ -15,14 +14,14 @@ import pytest
 from offpath.commands.url_option import find_door
 from tests.support.eventually import eventually
 from tests.support.front import FrontProcess, check_addresses, read_counts
-from tests.support.images import accepted, jpeg, rejected
+from tests.support.images import jpeg
 from tests.support.strace import traced
 
 pytestmark = pytest.mark.server
 
 SMALL = jpeg(size=(500, 333))
 LARGE = jpeg(size=(2048, 1365))
-PATH = "/predictions/classifier"
+PATH = "/predictions/near-free"
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -32,19 +31,9 @@ def http(door: FrontProcess) -> Iterator[httpx.Client]:
         yield client
 
 
-def top_label(response: httpx.Response) -> str:
-    assert response.status_code == 200, response.text
-    return next(iter(response.json()))
-
-
 def in_pieces(body: bytes) -> Iterator[bytes]:
     for start in range(0, len(body), 10_000):
         yield body[start : start + 10_000]
-
-
-@pytest.mark.parametrize("name", accepted())
-def test_every_format_is_answered_espresso(http: httpx.Client, name: str) -> None:
-    assert top_label(http.put(PATH, content=accepted()[name])) == "espresso"
 
 
 @pytest.mark.parametrize("body", [pytest.param(SMALL, id="small"), pytest.param(LARGE, id="large")])
@@ -62,49 +51,28 @@ def test_every_way_of_sending_has_the_same_answer(http: httpx.Client, body: byte
         # curl --data-binary
         "form": http.post(PATH, content=body, headers=form),
     }
-    assert {name: top_label(answer) for name, answer in answers.items()} == {
-        name: "espresso" for name in answers
-    }
+    assert {name: answer.status_code for name, answer in answers.items()} == dict.fromkeys(
+        answers, 200
+    )
     assert len({answer.text for answer in answers.values()}) == 1
-
-
-def test_expect_100_continue_is_answered(door: FrontProcess) -> None:
-    url = httpx.URL(door.url)
-    head = f"PUT {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(LARGE)}\r\n"
-    with socket.create_connection((url.host, url.port)) as connection:
-        connection.sendall(f"{head}Expect: 100-continue\r\n\r\n".encode())
-        assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
-        connection.sendall(LARGE)
-        assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
-
-
-@pytest.mark.parametrize("name", rejected())
-def test_a_bad_item_gets_the_handlers_own_error(http: httpx.Client, name: str) -> None:
-    body, status, kind = rejected()[name]
-    response = http.post(PATH, content=body)
-    assert response.status_code == status, response.text
-    answer = response.json()
-    assert set(answer) == {"code", "type", "message"}
-    assert (answer["code"], answer["type"]) == (status, kind)
-    assert response.reason_phrase.isascii() and response.reason_phrase
 
 
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [
         pytest.param("GET", PATH, b"", 405, id="method"),
-        pytest.param("GET", "/models/classifier", b"", 404, id="management"),
+        pytest.param("GET", "/models/near-free", b"", 404, id="management"),
         pytest.param("GET", "/metrics", b"", 404, id="metrics"),
         pytest.param("GET", "/", b"", 404, id="root"),
         pytest.param("GET", "/demo/index.html", b"", 404, id="demo"),
         pytest.param("POST", "/ping", b"", 405, id="ping-method"),
         pytest.param("POST", "/live", b"", 405, id="live-method"),
         pytest.param("POST", f"{PATH}/../../metrics", b"", 404, id="parent"),
-        pytest.param("POST", "/named/predictions/classifier", b"", 404, id="internal"),
+        pytest.param("POST", "/named/predictions/near-free", b"", 404, id="internal"),
         pytest.param("POST", "/_offpath/503", b"", 404, id="error-page"),
         pytest.param("POST", "/_offpath/shadow", b"", 404, id="shadow"),
         pytest.param("POST", f"{PATH}%0A", b"x", 404, id="line-break"),
-        pytest.param("POST", "/explanations/classifier", b"", 403, id="explanations"),
+        pytest.param("POST", "/explanations/near-free", b"", 403, id="explanations"),
         pytest.param("POST", f"{PATH}?x=%zz", b"x", 400, id="escape"),
         pytest.param("POST", PATH, bytes(33 << 20), 413, id="too-large"),
     ],
@@ -122,12 +90,6 @@ def test_the_doors_own_errors_look_like_the_handlers(
     expected = allowed[path] if status == 405 else None
     assert response.headers.get("allow") == expected
     assert UUID.fullmatch(response.headers["x-request-id"])
-
-
-def test_chunked_body_over_the_limit_is_refused(http: httpx.Client) -> None:
-    pieces = (bytes(1 << 20) for _ in range(33))
-    response = http.post(PATH, content=pieces)
-    assert (response.status_code, response.json()["type"]) == (413, "PayloadTooLarge")
 
 
 def test_clients_cannot_choose_request_ids(http: httpx.Client) -> None:
@@ -150,8 +112,8 @@ def test_metrics_are_served_at_their_address(door: FrontProcess, http: httpx.Cli
 
     count = 'offpath_door_responses_total{status="413",type="PayloadTooLarge"}'
     eventually(lambda: count in read())
-    assert "\noffpath_items_total" in read() and "# EOF" not in read()
-    assert "offpath_door_ready 1\n" in read()
+    eventually(lambda: "\noffpath_items_total" in read() and "offpath_door_ready 1\n" in read())
+    assert "# EOF" not in read()
 
 
 def test_a_late_request_gets_504_and_the_door_says_when_it_came(

@@ -45,8 +45,13 @@ pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
-def door(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontProcess]:
-    folder = tmp_path_factory.mktemp("front-log")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns the folder of the door's logs."""
+    return tmp_path_factory.mktemp("front-log")
+
+
+@pytest.fixture(scope="module")
+def door(model_store: Path, folder: Path) -> Iterator[FrontProcess]:
     with logged(front, model_store, folder, "near-free", "--invocations") as running:
         yield running
 
@@ -90,30 +95,6 @@ def test_invocations_leads_to_the_only_model(door: FrontProcess, body: bytes) ->
     assert httpx.get(f"{door.url}/invocations").status_code == 405
 
 
-def test_reload_replaces_torchserve_by_granian_and_back_and_loses_no_request(
-    model_store: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "logs" / "granian-6").mkdir(parents=True)  # of an earlier command
-    with logged(front, model_store, tmp_path, "near-free") as door:
-        with door.load(PATH, BODIES, clients=4, pause_s=PAUSE_S) as seen:
-            answer_some(seen)
-            done = door.reload("--server", "granian")
-            assert done.returncode == 0, done.stderr
-            eventually(lambda: not door.children("java"))
-            assert door.is_healthy()
-            # Granian's page counts its workers, and nothing is left of TorchServe's.
-            page = httpx.get(door.metrics_url, trust_env=False).text
-            assert page.count("\noffpath_workers_ready{") == 1
-            answer_some(seen)
-            done = door.reload("--server", "torchserve")
-            assert done.returncode == 0, done.stderr
-            answer_some(seen)
-        print(seen)
-        assert set(seen.statuses) == {200} and not seen.broken and not seen.refused
-        folders = {path.name for path in door.log_dir.iterdir() if path.is_dir()}
-        assert folders == {"torchserve-7", "granian-8", "torchserve-9"}
-
-
 def broken(archive: bytes) -> bytes:
     """Returns an archive that cannot load."""
     return archive.replace(b"classifier_entry", b"classifier_entrx")
@@ -143,19 +124,19 @@ def test_each_of_two_reloads_learns_the_outcome_of_its_own(
     assert door.children("java") != old
 
 
+# The last test of the door that all tests before it share.
 def test_sigterm_answers_what_was_accepted_and_the_log_has_it_once(
-    model_store: Path, tmp_path: Path
+    door: FrontProcess, folder: Path
 ) -> None:
-    with logged(front, model_store, tmp_path, "near-free") as door:
-        send_hostile_user_ids(f"{door.url}{PATH}", jpeg())
-        with door.load(PATH, BODIES) as seen:
-            answer_some(seen)
-            assert door.terminate() == 0
-        seen.check_end()
-        assert not door.bodies.exists() and not door.run.exists()
-        check_no_reload(door)
-    check_hostile_user_ids(tmp_path)
-    for private in (door.log_dir, *(tmp_path / "log").glob("dt=*/*/*")):
+    send_hostile_user_ids(f"{door.url}{PATH}", jpeg())
+    with door.load(PATH, BODIES) as seen:
+        answer_some(seen)
+        assert door.terminate() == 0
+    seen.check_end()
+    assert not door.bodies.exists() and not door.run.exists()
+    check_no_reload(door)
+    check_hostile_user_ids(folder)
+    for private in (door.log_dir, *(folder / "log").glob("dt=*/*/*")):
         assert private.stat().st_mode & 0o7 == 0, "every user can read it"
 
 
@@ -166,25 +147,51 @@ def check_no_reload(door: FrontProcess) -> None:
     assert "no `offpath serve --front` runs" in done.stderr
 
 
+@pytest.fixture(scope="module")
+def changing(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontProcess]:
+    """A door that begins with Granian."""
+    folder = tmp_path_factory.mktemp("changing")
+    with logged(front, model_store, folder, "near-free", "--server", "granian") as running:
+        yield running
+
+
+def test_reload_replaces_granian_by_torchserve_and_loses_no_request(changing: FrontProcess) -> None:
+    with changing.load(PATH, BODIES, clients=4, pause_s=PAUSE_S) as seen:
+        answer_some(seen)
+        done = changing.reload("--server", "torchserve")
+        assert done.returncode == 0, done.stderr
+        assert changing.is_healthy()
+        # TorchServe's workers are counted, and nothing is left of Granian's.
+        eventually(lambda: count_models(changing) == 1)
+        answer_some(seen)
+    assert set(seen.statuses) == {200} and not seen.failed, seen
+    assert changing.children("java")
+
+
+def count_models(door: FrontProcess) -> int:
+    """Counts the models whose workers /metrics counts."""
+    page = httpx.get(door.metrics_url, trust_env=False).text
+    return page.count("\noffpath_workers_ready{")
+
+
 def test_sigkill_of_the_command_leaves_no_process_no_folder_and_nobody_to_reload(
-    model_store: Path, tmp_path: Path
+    changing: FrontProcess,
 ) -> None:
-    with logged(front, model_store, tmp_path, "near-free") as door:
-        with door.load(PATH, BODIES) as seen:
-            answer_some(seen)
-            pids = processes(door)
-            kill(door.process.pid)
-            door.process.wait()
-            eventually(lambda: not any(map(is_alive, pids)))
-        eventually(lambda: not door.run.exists() and not door.bodies.exists())
-        # The kernel may give the killed door's process id to a stranger.
-        stranger = subprocess.Popen(["sleep", "600"])
-        try:
-            for file in door.log_dir.glob("*.json"):
-                text = file.read_text()
-                file.write_text(text.replace(str(door.process.pid), str(stranger.pid)))
-            check_no_reload(door)
-            assert stranger.poll() is None
-        finally:
-            stranger.kill()
-            stranger.wait()
+    with changing.load(PATH, BODIES) as seen:
+        answer_some(seen)
+        pids = processes(changing)
+        kill(changing.process.pid)
+        changing.process.wait()
+        eventually(lambda: not any(map(is_alive, pids)))
+    eventually(lambda: not changing.run.exists() and not changing.bodies.exists())
+    # The kernel may give the killed door's process id to a stranger.
+    stranger = subprocess.Popen(["sleep", "600"])
+    try:
+        for file in changing.log_dir.glob("*.json"):
+            text = file.read_text()
+            file.write_text(text.replace(str(changing.process.pid), str(stranger.pid)))
+        check_no_reload(changing)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-import subprocess
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,21 +70,6 @@ def test_another_handler_gets_the_body_itself(http: httpx.Client) -> None:
     assert post(http).text == str(len(BODY))
 
 
-@pytest.mark.parametrize("version", ["--http2", "--http1.1"])
-def test_http_1_and_2_are_served(door: FrontProcess, files: Path, version: str) -> None:
-    (files / "body").write_bytes(BODY)
-    done = subprocess.run(
-        [
-            *("curl", "-s", version, "--cacert", str(files / "door.pem")),
-            *("-H", f"Authorization: Bearer {OLD}", "-T", str(files / "body")),
-            *("-w", " %{http_version}", f"{door.url}/predictions/echo"),
-        ],
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout == f"{len(BODY)} {version.removeprefix('--http').removesuffix('.0')}"
-
-
 @pytest.mark.parametrize(
     "token", ["", "Bearer", f"Bearer {OLD}x", f"Bearer {OLD.upper()}", f"Basic {OLD}", OLD]
 )
@@ -109,13 +93,6 @@ def ask(door: FrontProcess, files: Path, lines: bytes) -> bytes:
 
 
 GOOD = f"Bearer {OLD}".encode()
-
-
-@pytest.mark.parametrize("value", [GOOD, b" " + GOOD + b"  ", GOOD.replace(b"B", b"b")])
-def test_spaces_around_a_token_and_the_schemes_case_do_not_matter(
-    door: FrontProcess, files: Path, value: bytes
-) -> None:
-    assert ask(door, files, b"Authorization:" + value) == b"200"
 
 
 @pytest.mark.parametrize(

@@ -188,10 +188,17 @@ def test_a_model_that_is_dead_on_every_host_costs_another_model_no_request(hosts
     assert {answer.status_code for answer in answers[::2]} <= {502, 503}
 
 
-def test_a_host_lists_the_models(hosts: Hosts) -> None:
-    url = f"{hosts.session.door.url}/models"
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/models", "/v1/models", "/v1/models/m", "/v2/models/m"),
+        *("/v2/models/m/ready", "/v2/models/m/versions/1.0/ready"),
+    ],
+)
+def test_a_host_describes_the_models(hosts: Hosts, path: str) -> None:
+    url = f"{hosts.session.door.url}{path}"
     assert httpx.get(url, trust_env=False).content == hosts.both[0].body
-    assert [path for host in hosts.both for path, *_ in host.requests] == ["/models"]
+    assert [asked for host in hosts.both for asked, *_ in host.requests] == [path]
 
 
 def test_unwell_host_is_asked_only_if_no_other_can_be(hosts: Hosts) -> None:

@@ -14,8 +14,6 @@ from typing import Any
 import openapi_spec_validator
 import pytest
 
-from offpath.handler import error_kinds
-from offpath.serving.front.nginx_config import ERRORS as OF_DOOR
 from offpath.serving.front.openapi import render_openapi
 from tests.support.granian import FRONTS
 
@@ -37,39 +35,6 @@ def test_the_description_is_valid_and_names_the_version() -> None:
     assert DOCUMENT["openapi"].startswith("3.1.")
     version = importlib.metadata.version("torchserve-offpath")
     assert DOCUMENT["info"]["version"] == version
-
-
-def test_statuses_and_types_of_errors_are_those_of_the_table() -> None:
-    kinds = [*error_kinds.OF_ITEMS, *error_kinds.OF_DOOR, error_kinds.MODEL_GONE]
-    described = {
-        (int(status), kind, "Retry-After" in response["headers"])
-        for status, response in DOCUMENT["components"]["responses"].items()
-        if status.isdecimal()
-        for kind in response["content"]["application/json"]["schema"]["properties"]["type"][
-            "examples"
-        ]
-    }
-    passing = {kind.status for kind in kinds if kind.is_passing}
-    # The description asks for no other method.
-    table = {(k.status, k.type, k.status in passing) for k in kinds if k != OF_DOOR[405]}
-    assert described == table
-    for status, response in DOCUMENT["components"]["responses"].items():
-        if status.isdecimal():
-            schema = response["content"]["application/json"]["schema"]
-            for kind in schema["properties"]["type"]["examples"]:
-                assert f"`{kind}`" in response["description"]
-
-
-def test_every_path_may_get_each_error_of_its_answers() -> None:
-    used = {
-        status
-        for path in DOCUMENT["paths"].values()
-        for operation in path.values()
-        if "responses" in operation
-        for status, response in operation["responses"].items()
-        if response.get("$ref") == f"#/components/responses/{status}"
-    }
-    assert used == {s for s in DOCUMENT["components"]["responses"] if s.isdecimal()}
 
 
 @pytest.mark.slow

@@ -73,20 +73,3 @@ def test_requests_of_a_door_that_ends_fail(requests: ReloadRequests, folder: Pat
     for future in (began, waiting):
         with pytest.raises(ExpectedError, match="ended during the reload"):
             future.result(30)
-
-
-def test_door_that_was_killed_is_not_reached(requests: ReloadRequests, folder: Path) -> None:
-    requests._listener.close()  # as the kernel does; the file stays
-    assert (folder / SOCKET).exists()
-    with pytest.raises(ExpectedError, match="takes no requests any more"):
-        request_reload(folder, 30)
-
-
-def test_patience_has_an_end(requests: ReloadRequests, folder: Path) -> None:
-    with pytest.raises(ExpectedError, match="has not ended after"):
-        request_reload(folder, 0.1)
-
-
-def test_folder_without_sockets_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ExpectedError, match="cannot make the socket"):
-        ReloadRequests().open(tmp_path / "missing")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import re
-import shutil
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 import httpx
 import pytest
 import torch
-import yaml
 
 from offpath.archive.mar_file import read_mar
 from offpath.errors import WrongOption
@@ -24,8 +23,9 @@ from offpath.serving.server.management import open_http
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import make_server
+from tests.support.echo_archive import write_archive
 from tests.support.eventually import eventually
-from tests.support.front import front
+from tests.support.front import FrontProcess, front
 from tests.support.images import jpeg
 from tests.support.stock_archive import make_stock
 
@@ -129,6 +129,33 @@ class Net(torch.nn.Module):
         pooled = torch.nn.functional.adaptive_avg_pool2d(images, 4)
         return self.classifier(pooled.flatten(1))
 """
+# Fails as it is told.
+SICK = """
+import os
+import signal
+import sys
+import time
+
+held = []
+
+
+def handle(data, context):
+    said = context.get_request_header(0, "x-do") if data else None
+    if said == "raise":
+        raise ValueError("secret")
+    if said == "exit":
+        sys.exit(1)
+    if said == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if said == "hang":
+        time.sleep(3600)
+    if said == "leak":
+        held.append(bytearray(os.urandom(1)) * 20_000_000)
+        held.extend(open(os.devnull) for _ in range(20))
+    return ["done"] * len(data or ())
+"""
+# What that handler does -> its requests, and how many of them fail.
+FAULTS = {"raise": (5, 5), "exit": (1, 1), "kill": (1, 1), "hang": (1, 1), "leak": (20, 0)}
 CONFIG = {"minWorkers": 1, "maxWorkers": 1, "batchSize": 4, "maxBatchDelay": 50, "mine": {"a": 1}}
 PHOTOGRAPH = jpeg(size=(320, 240))
 # What the handler does, and arguments for httpx.
@@ -186,28 +213,6 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def write_archive(
-    store: Path,
-    name: str,
-    files: Mapping[str, str | bytes],
-    handler: str,
-    config: object = CONFIG,
-    runtime: str = "python",
-    **entries: str,
-) -> Path:
-    model = {"modelName": name, "modelVersion": "1.0", "handler": handler, **entries}
-    if config is not None:
-        model["configFile"] = "model-config.yaml"
-    with zipfile.ZipFile(store / f"{name}.mar", "w") as archive:
-        manifest = {"model": model, "runtime": runtime, "archiverVersion": "0.12.0"}
-        archive.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
-        for file, text in files.items():
-            archive.writestr(file, text)
-        if config is not None:
-            archive.writestr("model-config.yaml", yaml.safe_dump(config))
-    return store / f"{name}.mar"
-
-
 def unpack(path: Path, folder: Path) -> Path:
     """Unpacks an archive as `torch-model-archiver --archive-format no-archive` would make it."""
     with zipfile.ZipFile(path) as archive:
@@ -216,21 +221,23 @@ def unpack(path: Path, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a store with `echo.mar`, `stock.mar` and the folder `mine`."""
+def store(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a store of one archive of each kind; `near-free`, a folder, is offpath's."""
     store = tmp_path_factory.mktemp("foreign")
-    write_archive(store, "echo", {"handler.py": ECHO}, "handler.py:handle")
+    write_archive(store, "echo", {"handler.py": ECHO}, "handler.py:handle", CONFIG)
     files = {"offpath.py": OWN_CLASS, "helper.py": "WORD = 'mine'"}
-    unpack(write_archive(store, "mine", files, "offpath.py"), store / "mine").unlink()
-    (store / "net.py").write_text(NET)
+    mine = write_archive(store, "mine", files, "offpath.py", CONFIG)
+    unpack(mine, store / "mine").unlink()
+    unpack(model_store / "near-free.mar", store / "near-free")
+    write_archive(store, "sick", {"handler.py": SICK}, "handler.py:handle", CONFIG)
+    net, weights = (store.with_name(f"net{suffix}") for suffix in (".py", ".pth"))
+    net.write_text(NET)
     scope: dict[str, type[torch.nn.Module]] = {}
     exec(NET, scope)
     torch.manual_seed(0)
-    torch.save(scope["Net"]().state_dict(), store / "net.pth")
+    torch.save(scope["Net"]().state_dict(), weights)
     labels = {str(n): f"label {n}" for n in range(7)}
-    made = make_stock(
-        store / "made", store / "net.py", store / "net.pth", labels=labels, config=CONFIG
-    )
+    made = make_stock(store.with_name("made"), net, weights, labels=labels, config=CONFIG)
     made.rename(store / "stock.mar")
     return store
 
@@ -242,7 +249,7 @@ def start(store: Path, name: str, kind: str, **changes: object) -> Server:
 
 @pytest.fixture(scope="module")
 def torchserve(store: Path) -> Iterator[Server]:
-    """A TorchServe as shipped, with all archives and its metrics on a page."""
+    """A TorchServe as shipped, with all archives but `near-free`, and its metrics on a page."""
     settings = ServerSettings(
         store,
         ("echo.mar", "mine", "stock.mar"),
@@ -257,8 +264,26 @@ def torchserve(store: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def granian(store: Path) -> Iterator[Server]:
+    """A Granian without a front door, which then has one archive."""
     with start(store, "echo.mar", "granian", management_port=0) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def door(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontProcess]:
+    """A Granian with all archives behind a front door, by a configuration that KServe may write."""
+    folder = tmp_path_factory.mktemp("door")
+    numbers = {"minWorkers": 1, "maxWorkers": 1, "batchSize": 4, "maxBatchDelay": 50}
+    files = {"echo": "echo.mar", "mine": "mine", "stock": "stock.mar"}
+    files |= {"near-free": "near-free", "sick": "sick.mar"}
+    models = {name: {"1.0": {**numbers, "marName": file}} for name, file in files.items()}
+    models["echo"]["1.0"]["maxWorkers"] = 5
+    models["sick"]["1.0"] |= {"batchSize": 1, "responseTimeout": 5}
+    snapshot = json.dumps({"name": "startup.cfg", "modelCount": len(models), "models": models})
+    config = folder / "config.properties"
+    config.write_text(f"model_snapshot={snapshot}\nnumber_of_netty_threads=4\nNUM_WORKERS=1\n")
+    with front(store, folder / "logs", "--server", "granian", "--config", str(config)) as running:
+        yield running
 
 
 def ask(url: str, request: str, model: str = "echo") -> httpx.Response:
@@ -303,45 +328,53 @@ def test_paths_of_kserve_give_the_handler_the_body_as_it_is(
     assert ours.json()["rows"] == {"body": {"instances": [1]}}
 
 
+@pytest.mark.parametrize("kind", ["granian", pytest.param("torchserve", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("envelope", ["kserve", "kservev2"])
 def test_torchserves_envelopes_of_kserve(
-    store: Path, monkeypatch: pytest.MonkeyPatch, envelope: str
+    torchserve: Server, store: Path, monkeypatch: pytest.MonkeyPatch, envelope: str, kind: str
 ) -> None:
     monkeypatch.setenv("TS_SERVICE_ENVELOPE", envelope)
+    answer = pytest.approx(ask(torchserve.inference_url, "body", "stock").json(), abs=1e-6)
     text = base64.b64encode(PHOTOGRAPH).decode()
-    tensor = {"name": "7", "shape": [-1], "datatype": "BYTES", "data": [text]}
-    bodies = {
-        "v1/models/stock:predict": {"instances": [{"data": text}, {"data": text}]},
-        "v2/models/stock/infer": {"id": "mine", "inputs": [tensor, tensor]},
-    }
-    path = next(path for path in bodies if path[:2] == ("v2" if "v2" in envelope else "v1"))
-    replies = []
-    for kind in ("torchserve", "granian"):
-        java = {"disable_token_authorization": "true", "service_envelope": envelope}
-        changes = {"stock": True, "overrides": java} if kind == "torchserve" else {}
-        with start(store, "stock.mar", kind, **changes) as server:
-            for body in (bodies[path], {"wrong": 1}):
-                replies.append(httpx.post(f"{server.inference_url}/{path}", json=body))
-    assert [show(one) for one in replies[2:]] == [show(one) for one in replies[:2]]
-    assert replies[2].status_code == 200
-    answers = replies[2].json().get("predictions") or replies[2].json()["outputs"]
-    assert len(answers) == 2
+    path, body = "v1/models/stock:predict", {"instances": [{"data": text}, {"data": text}]}
+    if envelope == "kservev2":
+        tensor = {"name": "7", "shape": [-1], "datatype": "BYTES", "data": [text]}
+        path, body = "v2/models/stock/infer", {"id": "mine", "inputs": [tensor, tensor]}
+    java = {"disable_token_authorization": "true", "service_envelope": envelope}
+    changes = {"stock": True, "overrides": java} if kind == "torchserve" else {}
+    with start(store, "stock.mar", kind, **changes) as server:
+        reply, refused = (
+            httpx.post(f"{server.inference_url}/{path}", json=one) for one in (body, {"wrong": 1})
+        )
+    if envelope == "kserve":
+        assert reply.json() == {"predictions": [answer, answer]}
+    else:
+        outputs = reply.json()["outputs"]
+        assert [one["data"] for one in outputs] == [[answer], [answer]]
+        assert {key: outputs[0][key] for key in ("name", "datatype", "shape")} == {
+            **{"name": "7", "datatype": "BYTES", "shape": [1]}
+        }
+        assert (reply.json()["id"], reply.json()["model_name"]) == ("mine", "stock")
+    assert (refused.status_code, refused.json()["type"]) == (503, "InternalServerException")
+    assert refused.json()["message"] == "Prediction failed"
 
 
-def test_an_archive_may_hold_modules_with_our_names(torchserve: Server, store: Path) -> None:
-    with start(store, "mine", "granian") as server:
-        assert [ask(one.inference_url, "put", "mine").text for one in (torchserve, server)] == [
-            "mine",
-            "mine",
-        ]
-
-
-def test_the_stock_handler_answers_as_on_torchserve(torchserve: Server, store: Path) -> None:
-    with start(store, "stock.mar", "granian") as server:
-        for request in ("body", "put", "form-file", "text", "json", "fail"):
-            assert show(ask(server.inference_url, request, "stock")) == show(
-                ask(torchserve.inference_url, request, "stock")
-            )
+@pytest.mark.parametrize(
+    ("model", "requests"),
+    [
+        pytest.param("mine", ["put"], id="modules-with-our-names"),
+        pytest.param(
+            "stock", ["body", "put", "form-file", "text", "json", "fail"], id="stock-handler"
+        ),
+    ],
+)
+def test_archives_of_other_kinds_answer_as_on_torchserve(
+    torchserve: Server, door: FrontProcess, model: str, requests: list[str]
+) -> None:
+    for request in requests:
+        ours, theirs = (ask(url, request, model) for url in (door.url, torchserve.inference_url))
+        assert show(ours) == show(theirs), request
+        assert theirs.status_code == 200 or request in ("text", "json", "fail")
 
 
 def test_requests_that_wait_share_a_batch(granian: Server) -> None:
@@ -423,33 +456,31 @@ def test_a_handler_that_exits_ends_its_worker_and_another_takes_over(granian: Se
     eventually(lambda: ask(granian.inference_url, "bytes").status_code == 200)
 
 
-def test_the_front_door_passes_each_body_whole(
-    granian: Server, store: Path, model_store: Path, tmp_path: Path
-) -> None:
-    """Beside an archive of offpath's, here a folder, for which the door stores bodies as files.
-
-    The config.properties is one that KServe could have written.
-    """
-    both = tmp_path / "both"
-    both.mkdir()
-    shutil.copy(store / "echo.mar", both)
-    unpack(model_store / "near-free.mar", both / "near-free")
-    state = {"minWorkers": 1, "maxWorkers": 5, "batchSize": 4, "maxBatchDelay": 50}
-    models = {name: {"1.0": {**state, "marName": name}} for name in ("echo.mar", "near-free")}
-    models["echo"] = models.pop("echo.mar")
-    models["near-free"]["1.0"]["maxWorkers"] = 1
-    snapshot = json.dumps({"name": "startup.cfg", "modelCount": 2, "models": models})
-    config = tmp_path / "config.properties"
-    config.write_text(f"model_snapshot={snapshot}\nnumber_of_netty_threads=4\nNUM_WORKERS=1\n")
+def test_the_front_door_passes_each_body_whole(granian: Server, door: FrontProcess) -> None:
+    """Beside an archive of offpath's, for which the door stores bodies as files."""
     told = [name for name, (do, _) in REQUESTS.items() if do == "tell"]
-    options = ("--server", "granian", "--config", str(config))
-    with front(both, tmp_path / "logs", *options) as door:
-        for request in [*told, "bytes", "fail", "headers"]:
-            behind = ask(door.url, request)
-            assert show(behind) == show(ask(granian.inference_url, request)), request
-        reply = httpx.post(f"{door.url}/predictions/near-free", content=PHOTOGRAPH)
-        assert reply.status_code == 200 and "echo.mar: served as it is" in door.errors()
-        assert "Granian ignores number_of_netty_threads, NUM_WORKERS\n" in door.errors()
+    for request in [*told, "bytes", "fail", "headers"]:
+        behind = ask(door.url, request)
+        assert show(behind) == show(ask(granian.inference_url, request)), request
+    reply = httpx.post(f"{door.url}/predictions/near-free", content=PHOTOGRAPH)
+    assert reply.status_code == 200 and "echo.mar: served as it is" in door.errors()
+    assert "Granian ignores number_of_netty_threads, NUM_WORKERS\n" in door.errors()
+
+
+def test_a_sick_handler_costs_its_own_requests_alone(door: FrontProcess) -> None:
+    failed: Counter[str] = Counter()
+
+    def send(do: str) -> bool:
+        url, headers = f"{door.url}/predictions/sick", {"x-do": do}
+        return httpx.post(url, headers=headers, content=b"x").status_code == 200
+
+    with door.load("/predictions/near-free", [PHOTOGRAPH], clients=3, pause_s=0.02) as well:
+        for do, (requests, _) in FAULTS.items():
+            for _ in range(requests):
+                failed[do] += not send(do)
+                eventually(lambda: send("nothing"))
+    assert failed == {do: count for do, (_, count) in FAULTS.items()}
+    assert well.statuses[200] and not well.failed, well
 
 
 @pytest.mark.parametrize(
@@ -477,7 +508,8 @@ def test_requirements_that_are_not_met_are_refused_if_they_would_be_installed(
     tmp_path: Path,
 ) -> None:
     files = {"handler.py": ECHO, "requirements.txt": "torch\nno-such-package>=2\n"}
-    write_archive(tmp_path, "m", files, "handler.py:handle", requirementsFile="requirements.txt")
+    named = {"requirementsFile": "requirements.txt"}
+    write_archive(tmp_path, "m", files, "handler.py:handle", CONFIG, **named)
     installs = {"install_py_dep_per_model": "true"}
     with pytest.raises(WrongOption, match=r"m.mar has .* pip install 'no-such-package>=2'"):
         start(tmp_path, "m.mar", "granian", overrides=installs).start()

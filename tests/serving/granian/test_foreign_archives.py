@@ -19,7 +19,8 @@ from PIL import Image
 
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import make_server
-from tests.serving.granian.test_foreign import ECHO, NET, write_archive
+from tests.serving.granian.test_foreign import ECHO, NET
+from tests.support.echo_archive import write_archive
 from tests.support.front import front
 from tests.support.images import encode, jpeg
 

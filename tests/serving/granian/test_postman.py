@@ -27,8 +27,8 @@ from urllib.parse import urlsplit
 import pytest
 import torch
 
-from tests.serving.granian.test_foreign import write_archive
 from tests.support.certificates import write_certificate
+from tests.support.echo_archive import write_archive
 from tests.support.granian import GranianProcess, granian
 
 VARIABLE = "OFFPATH_TORCHSERVE_REPOSITORY"

@@ -61,11 +61,6 @@ def start(server: S3Server, *arguments: str) -> psutil.Popen:
     )
 
 
-def find_workers(process: psutil.Popen) -> list[psutil.Process]:
-    """Returns the processes that the fork server forked."""
-    return [w for child in process.children() for w in child.children()]
-
-
 def count_parts(bucket: Bucket, output: str) -> int:
     """Counts the parts that are stored."""
     prefix = output.partition(f"{bucket.name}/")[2] + "/part-"
@@ -130,29 +125,6 @@ def compare(bucket: Bucket, output: str, folder: Path) -> None:
     asked = {f"s3://{bucket.name}/{k}" for k in bucket.keys() if k.startswith("in/")}
     assert counts == dict.fromkeys(asked, 1) and len(asked) == IMAGES
     assert rows.filter("status <> 200").project("error").fetchall() == [("UnsupportedFormat",)]
-
-
-def test_a_second_run_is_refused_and_the_parts_of_a_killed_worker_are_given_to_another(
-    server: S3Server, bucket: Bucket, model_store: Path, tmp_path: Path
-) -> None:
-    output = tmp_path / "out"
-    place = (str(model_store / "near-free.mar"), f"s3://{bucket.name}/in", str(output))
-    form = ("--json", "--max-errors", "1")
-    process = start(server, *place, *form)
-    eventually(lambda: process.poll() is not None or len(list(output.glob("part-*"))) >= 3)
-    assert process.poll() is None, process.communicate()
-    process.suspend()  # or it could end before the second one asks
-    second = start(server, *place, *form)
-    _, err = second.communicate()
-    assert second.returncode == 1 and b"another `offpath batch`" in err, err
-    process.resume()
-    find_workers(process)[0].kill()
-    out, err = process.communicate()
-    assert process.returncode == 0, err
-    summary = json.loads(out)
-    assert (summary["images"], summary["resumed"]) == (IMAGES, 0)
-    rows = duckdb.read_json(f"{output}/part-*.jsonl").project("input").fetchall()
-    assert len(rows) == len(set(rows)) == IMAGES
 
 
 def test_what_the_storage_refuses_ends_the_run_with_one_line(

@@ -70,7 +70,9 @@ def list_settings(settings: ServerSettings) -> dict[str, dict[str, int]]:
     "properties",
     [
         pytest.param({"models": json.dumps(MODELS)}, id="models"),
-        pytest.param({"model_snapshot": json.dumps(SNAPSHOT)}, id="snapshot"),
+        pytest.param(
+            {"model_snapshot": json.dumps(SNAPSHOT)}, id="snapshot", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_the_settings_in_force_are_those_of_torchserve(

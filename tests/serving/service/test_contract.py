@@ -1,7 +1,7 @@
 """One contract for every server: the same request gets the same reply.
 
 TorchServe and Granian run for real. Ray's and Triton's classes run in a stand-in of their host
-(tests/support/export_host.py); the real ones run in tests/deploy, where they are set up.
+(tests/support/export_host.py); tests/reliability/test_same_answers.py has the real ones.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ MOST_IMAGE = HandlerConfig().max_payload_bytes
 TRITON = "triton"
 HOSTS = ("ray", TRITON)
 # A batch that takes longer hangs.
-LIMIT_S = 6
+LIMIT_S = 3
 OPENAPI = json.loads(render_openapi())
 
 
@@ -274,7 +274,7 @@ def test_each_request_has_an_id_of_its_own(adapter, send) -> None:
 
 @dataclass
 class Tricky:
-    """A server with one worker, whose model obeys `flag`, and which holds few requests."""
+    """A server with one worker, whose model obeys `flag`."""
 
     kind: str
     url: str
@@ -284,89 +284,60 @@ class Tricky:
         return httpx.post(f"{self.url}/predictions/tricky", content=JPEG, timeout=timeout_s)
 
     def is_noticed(self, why: str) -> bool:
-        """Tells whether the worker is replaced, or its host knows why it must be."""
+        """Tells whether its host knows why the worker must be replaced."""
         if self.kind == "ray":
             return why in httpx.get(f"{self.url}/health").text
         with suppress(httpx.HTTPError):
-            reply = self.post()
-            return reply.json()["type"] == "ModelGone" if self.kind == TRITON else reply.is_success
+            return self.post().json()["type"] == "ModelGone"
         return False
 
 
-@contextmanager
-def tricky_server(request: pytest.FixtureRequest, folder: Path) -> Iterator[Tricky]:
-    kind = request.param
-    (folder / "store").mkdir()
-    flag = Flag(folder / "flag")
-    archive = build_obedient(folder / "store", flag, workers=1, timeout_s=LIMIT_S)
-    if kind in HOSTS:
-        forker = request.getfixturevalue("forker")
-        with hosted(forker, kind, archive, folder / "export") as said:
-            yield Tricky(kind, said["url"], flag)
-    else:
-        with served(kind, archive, job_queue_size="1") as running:
-            yield Tricky(kind, running.inference_url, flag)
-
-
-@pytest.fixture(scope="module", params=["torchserve", "granian"])
-def healing(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Tricky]:
-    with tricky_server(request, tmp_path_factory.mktemp(request.param)) as running:
-        yield running
-
-
 @pytest.fixture(params=HOSTS)
-def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tricky]:
-    with tricky_server(request, tmp_path) as running:
-        yield running
-
-
-def check_broken(tricky: Tricky) -> None:
-    assert tricky.post().status_code == 200
-    tricky.flag.order(BREAK, FOR_EVER)
-    reply = tricky.post()
-    assert reply.status_code == 503
-    check_error(reply, tricky.kind)
-    eventually(lambda: tricky.is_noticed("CUDA error"))
-
-
-def check_hanging(tricky: Tricky) -> None:
-    assert tricky.post().status_code == 200
-    tricky.flag.order(HANG)
-    if tricky.kind == "ray":  # which replaces the replica, and answers for it
-        with pytest.raises(httpx.ReadTimeout):
-            tricky.post(0.1)
-    else:
-        assert tricky.post().status_code in (500, 503)
-    eventually(lambda: tricky.is_noticed("has been running"))
-
-
-def test_a_worker_with_a_broken_model_answers_503_and_is_replaced(healing: Tricky) -> None:
-    check_broken(healing)
-
-
-def test_a_worker_that_hangs_is_replaced(healing: Tricky) -> None:
-    check_hanging(healing)
+def host(
+    request: pytest.FixtureRequest, forker: subprocess.Popen[str], tmp_path: Path
+) -> Iterator[Tricky]:
+    (tmp_path / "store").mkdir()
+    flag = Flag(tmp_path / "flag")
+    archive = build_obedient(tmp_path / "store", flag, workers=1, timeout_s=LIMIT_S)
+    with hosted(forker, request.param, archive, tmp_path / "export") as said:
+        yield Tricky(request.param, said["url"], flag)
 
 
 def test_a_host_knows_of_a_broken_model(host: Tricky) -> None:
-    check_broken(host)
+    assert host.post().status_code == 200
+    host.flag.order(BREAK, FOR_EVER)
+    reply = host.post()
+    assert reply.status_code == 503
+    check_error(reply, host.kind)
+    eventually(lambda: host.is_noticed("CUDA error"))
 
 
 def test_a_host_knows_of_a_model_that_hangs(host: Tricky) -> None:
-    check_hanging(host)
+    assert host.post().status_code == 200
+    host.flag.order(HANG)
+    if host.kind == "ray":  # which replaces the replica, and answers for it
+        with pytest.raises(httpx.ReadTimeout):
+            host.post(0.1)
+    else:
+        assert host.post().status_code in (500, 503)
+    eventually(lambda: host.is_noticed("has been running"))
 
 
-def test_more_requests_than_the_queue_holds_are_refused(healing: Tricky) -> None:
-    healing.flag.hold()
-    with ThreadPoolExecutor(1 + 2 * BATCH) as pool:
-        first = pool.submit(healing.post)
-        healing.flag.find_holder()
-        others = [pool.submit(healing.post) for _ in range(2 * BATCH)]
-        refused = next(as_completed(others)).result()
-        healing.flag.go()
-        assert first.result().status_code == 200
-        statuses = {other.result().status_code for other in others}
+@pytest.mark.parametrize("kind", ["granian", pytest.param("torchserve", marks=pytest.mark.slow)])
+def test_more_requests_than_the_queue_holds_are_refused(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    flag = Flag(tmp_path / "flag")
+    archive = build_obedient(tmp_path / "store", flag, workers=1)
+    with served(kind, archive, job_queue_size="1") as running:
+        small = Tricky(kind, running.inference_url, flag)
+        flag.hold()
+        with ThreadPoolExecutor(1 + 2 * BATCH) as pool:
+            first = pool.submit(small.post)
+            flag.find_holder()
+            others = [pool.submit(small.post) for _ in range(2 * BATCH)]
+            refused = next(as_completed(others)).result()
+            flag.go()
+            assert first.result().status_code == 200
+            statuses = {other.result().status_code for other in others}
     assert refused.status_code == 503 and statuses <= {200, 503}
-    check_error(refused, healing.kind)
+    check_error(refused, kind)
