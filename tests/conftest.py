@@ -28,7 +28,7 @@ SERVER_MARKS = ("server", "s3")
 TOGETHER = {
     "front": ("front/test_door_hostile.py", "front/test_door_inputs.py"),
     "server": (
-        *("granian/test_granian.py", "service/test_contract.py"),
+        "service/test_contract.py",
         *("check/test_running.py", "offline/test_offline.py", "server/test_in_force.py"),
         *("test_client.py", "test_grpc.py", "test_inputs.py"),
         *("test_lifecycle.py", "test_path.py", "../deploy/test_archived_handler.py"),
