@@ -154,6 +154,8 @@ class Supervisor:
             for other in self._slots:
                 if other is not slot and other.listener is not None:
                     other.listener.close()
+        elif self._is_ending:  # since the caller looked
+            self._children.terminate()
         return slot.pid == 0
 
     def _point_paths(self) -> None:
