@@ -12,8 +12,8 @@ Behind figures, a comment names their result in profiling/results, for the last 
 
 A JSON result is followed by a server (in quotes if it has spaces), by a workload or `@CLIENTS`
 where there are several, and by keys: `x/SERVER` (the median of the rounds' ratios of rates), `p99`
-and other percentiles, or a metric of `offpath bench show`, also with `.low` or `.high`. A text is followed by a regular
-expression, whose groups are the numbers.
+and other percentiles, or a metric of `offpath bench show`, also with `.low` or `.high`. A text
+is followed by a regular expression, whose groups are the numbers.
 
 Above a table, a comment names a result and a section of `offpath bench show --markdown`, or the
 rows of a text that match a regular expression:
