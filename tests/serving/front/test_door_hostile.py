@@ -47,7 +47,7 @@ def form(request: pytest.FixtureRequest, door: FrontProcess) -> Form:
 def test_internal_headers_of_a_client_are_ignored(
     door: FrontProcess, form: Form, spelling: str, body: bytes
 ) -> None:
-    planted = door.bodies.parent / "planted-image"
+    planted = door.bodies.parent / f"planted-{door.bodies.name}"
     planted.write_bytes(LARGE)
     (door.bodies / "77").write_bytes(LARGE)
     try:
