@@ -213,8 +213,10 @@ def send_randoms(door: Target, count: int, form: Form = OF_TORCHSERVE) -> set[in
 
 def check_random_requests(door: Target, form: Form) -> None:
     statuses = send_randoms(door, RANDOM_REQUESTS, form)
-    assert {*form.bad} & statuses and 400 in statuses
+    # Answers of the model may take longer than these clients wait.
+    assert 400 in statuses
     assert not {s for s in statuses if s and s >= 500}, statuses
+    assert form.post(door.url, b"no image").status_code in form.bad
 
 
 CHECKS = [check_cut_off_bodies, check_clients_that_leave, check_pipelining, check_random_requests]
