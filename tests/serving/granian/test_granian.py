@@ -31,6 +31,7 @@ from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.check.running import check_server
 from offpath.serving.granian.slots import MOST_WORKERS, plan_models
 from offpath.serving.granian.worker import choose_gpu
+from offpath.serving.server.management import ManagementClient
 from offpath.serving.server.served_model import ServedModel
 from tests.support.attacks import connect, head_of
 from tests.support.eventually import MOST_S, eventually
@@ -361,7 +362,7 @@ def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(store: Path, fla
         with load(url, [jpeg()], clients=CLIENTS) as seen:
             eventually(lambda: len(seen.answered) > 50)
             flag.hold()
-            os.kill(flag.find_holder(), signal.SIGKILL)
+            os.kill(killed := flag.find_holder(), signal.SIGKILL)
             # Its connections are reset, and what comes meanwhile waits for the next worker.
             seen.pause_s = PAUSE_S
             count = len(seen.answered)
@@ -369,6 +370,9 @@ def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(store: Path, fla
         assert not seen.refused, seen
         assert set(seen.statuses) == {200}, seen
         assert 0 < seen.broken.total() <= CLIENTS, seen
+        # A worker that is loading answers nothing after SIGTERM.
+        with ManagementClient(ready["management"]) as management:
+            eventually(lambda: is_replaced(management, killed))
         flag.hold()
         with ThreadPoolExecutor(1) as pool:
             late = pool.submit(httpx.post, url, content=jpeg(), timeout=MOST_S)
@@ -380,6 +384,11 @@ def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(store: Path, fla
         assert process.wait(MOST_S) == 0
     finally:
         process.kill()
+
+
+def is_replaced(management: ManagementClient, pid: int) -> bool:
+    (model,) = management.describe("tricky")
+    return model.worker_states.count("READY") == 2 and pid not in model.worker_pids
 
 
 def is_refused(url: str) -> bool:
