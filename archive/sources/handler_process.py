@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import ts
-from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from ts.model_loader import TsModelLoader
 from ts.torch_handler.image_classifier import ImageClassifier
 from ts.torch_handler.vision_handler import VisionHandler
@@ -24,6 +22,7 @@ from ts.utils.util import list_classes_from_module
 
 from offpath.archive.no_network import network_refused
 from offpath.archive.sources.transforms import read_transforms
+from offpath.archive.torchserve_metrics import make_default_metrics
 from offpath.errors import WrongOption
 
 # What a subclass may change.
@@ -61,8 +60,7 @@ def describe(handler: str) -> dict[str, Any]:
 
 def score(folder: str, handler: str, files: list[str]) -> list[list[float] | str]:
     """Returns the probabilities of each image, on which it tries the postprocess; or an error."""
-    metrics = MetricsCacheYamlImpl(str(Path(ts.__file__).parent / "configs" / "metrics.yaml"))
-    metrics.initialize_cache()
+    metrics = make_default_metrics()
     service = TsModelLoader().load("model", folder, handler, None, 1, None, True, metrics)
     theirs, scores = service._entry_point.__self__, []
     theirs.context = None  # a converted handler has none

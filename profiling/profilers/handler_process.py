@@ -34,6 +34,7 @@ from typing import Any
 import msgspec
 
 import offpath
+from offpath.archive.torchserve_metrics import make_default_metrics
 from offpath.errors import ExpectedError
 from offpath.profiling.profilers.collector import (
     BatchSample,
@@ -182,21 +183,17 @@ def load_handler(spec: HandlerSpec) -> LoadedHandler:
         importlib.import_module(Path(ENTRY).stem)
     gpu_id = 0 if torch.cuda.is_available() else None
     service = ModelLoaderFactory.get_model_loader().load(
-        MODEL_NAME, spec.folder, spec.entry, gpu_id, spec.batch_size, None, True, make_metrics()
+        MODEL_NAME,
+        spec.folder,
+        spec.entry,
+        gpu_id,
+        spec.batch_size,
+        None,
+        True,
+        make_default_metrics(),
     )
     service.set_cl_socket(None)
     return LoadedHandler(service._entry_point, service.context)
-
-
-def make_metrics() -> Any:
-    """Returns TorchServe's metrics cache with the metrics that it declares by default."""
-    import ts
-    from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
-
-    declared = Path(ts.__file__).parent / "configs" / "metrics.yaml"
-    metrics = MetricsCacheYamlImpl(str(declared))
-    metrics.initialize_cache()
-    return metrics
 
 
 def run_job(job: Job, handler: LoadedHandler) -> Profile:

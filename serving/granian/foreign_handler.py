@@ -20,13 +20,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-import ts
 from ts.metrics.caching_metric import CachingMetric
 from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from ts.metrics.metric_type_enum import MetricTypes
 from ts.model_loader import TsModelLoader
 from ts.utils.util import PredictionException
 
+from offpath.archive.torchserve_metrics import find_default_metrics
 from offpath.handler.error_kinds import MODEL_GONE, ErrorKind
 from offpath.handler.errors import ItemError
 from offpath.handler.request.body_from_front_door import FORM, MULTIPART, DoorBodies
@@ -39,7 +39,6 @@ from offpath.serving.service.messages import Refused, Reply, Request
 
 logger = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[2]
-DEFAULT_METRICS = Path(ts.__file__).parent / "configs" / "metrics.yaml"
 JSON = "application/json"
 # Of a part with a file name and without a type (Netty's HttpPostBodyUtil.java).
 FILE_TYPE = "application/octet-stream"
@@ -84,7 +83,7 @@ class ForeignHandler:
         self._device = "cpu" if gpu is None else f"cuda:{gpu}"
         self._door = DoorBodies.from_environment()
         enter_archive(folder, handler)
-        metrics = settings.metrics_config or str(DEFAULT_METRICS)
+        metrics = settings.metrics_config or str(find_default_metrics())
         cache = PublishedMetrics(metrics, sums, name)
         self._thread = ThreadPoolExecutor(1, "foreign-handler")
         load = TsModelLoader().load

@@ -29,12 +29,18 @@ import pytest
 from offpath.profiling.core.host import describe_host
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
-from offpath.serving.server.management import ManagementClient
 from tests.support.eventually import MOST_S, eventually
 from tests.support.front import Seen, load
 from tests.support.images import jpeg
 from tests.support.monitoring import Prometheus, run_prometheus
-from tests.support.obedient_model import BATCH, FOR_EVER, WORKERS, Flag, build_obedient
+from tests.support.obedient_model import (
+    BATCH,
+    FOR_EVER,
+    WORKERS,
+    Flag,
+    build_obedient,
+    read_ready_pids,
+)
 
 DRILL_S = float(os.environ.get("OFFPATH_DRILL_S", "25"))
 HOLD, RESPONSE_TIMEOUT_S = "10s", 20
@@ -67,9 +73,7 @@ class Served(NamedTuple):
     flags: dict[str, Flag]
 
     def workers(self) -> set[int]:
-        with ManagementClient(self.addresses["management"]) as management:
-            (one,) = (m for m in management.describe("sick") if m.model_version == "1.0")
-        return {pid for pid, s in zip(one.worker_pids, one.worker_states) if s == "READY"}
+        return read_ready_pids(self.addresses["management"], "sick")
 
     def is_well(self) -> bool:
         return len(self.workers()) == WORKERS and self.ping() == ["200"]

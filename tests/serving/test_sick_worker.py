@@ -23,7 +23,14 @@ from offpath.serving.torchserve.server import TorchServe
 from tests.support.eventually import eventually
 from tests.support.front import Reply, Seen, front, load
 from tests.support.images import jpeg
-from tests.support.obedient_model import BATCH, FOR_EVER, WORKERS, Flag, build_obedient
+from tests.support.obedient_model import (
+    BATCH,
+    FOR_EVER,
+    WORKERS,
+    Flag,
+    build_obedient,
+    read_ready_pids,
+)
 
 pytestmark = pytest.mark.server
 CLIENTS = 12
@@ -46,10 +53,8 @@ class Failing:
 
     def read_ready_pids(self) -> set[int]:
         """Returns the process ids of the workers; an empty set unless all are ready."""
-        with self.server.management() as management:
-            (model,) = management.describe("failing")
-        is_whole = model.worker_states.count("READY") == WORKERS
-        return set(model.worker_pids) if is_whole else set()
+        pids = read_ready_pids(self.server.management_url, "failing")
+        return pids if len(pids) == WORKERS else set()
 
     def count(self, name: str) -> float:
         """Reads a metric; 0 before it exists."""

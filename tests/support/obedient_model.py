@@ -10,6 +10,7 @@ from typing import Any
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
+from offpath.serving.server.management import ManagementClient
 from tests.support.eventually import eventually
 
 BATCH, WORKERS = 4, 2
@@ -119,3 +120,10 @@ def build_obedient(
     )
     spec = ArchiveSpec(name, version, source, None, "none", config)
     return build_archive(spec, store, force=True).path
+
+
+def read_ready_pids(management_url: str, model: str) -> set[int]:
+    """Returns the process ids of a model's READY workers, of its version 1.0."""
+    with ManagementClient(management_url) as management:
+        (one,) = (found for found in management.describe(model) if found.model_version == "1.0")
+    return {pid for pid, state in zip(one.worker_pids, one.worker_states) if state == "READY"}

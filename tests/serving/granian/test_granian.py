@@ -31,7 +31,6 @@ from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.check.running import check_server
 from offpath.serving.granian.slots import MOST_WORKERS, plan_models
 from offpath.serving.granian.worker import choose_gpu
-from offpath.serving.server.management import ManagementClient
 from offpath.serving.server.served_model import ServedModel
 from tests.support.attacks import connect, head_of
 from tests.support.eventually import MOST_S, eventually
@@ -44,7 +43,16 @@ from tests.support.front import (
 from tests.support.granian import GranianProcess, granian
 from tests.support.hostile_clients import CHECKS, FORMS, Form, Target
 from tests.support.images import jpeg
-from tests.support.obedient_model import BATCH, BREAK, FOR_EVER, HANG, WORKERS, Flag, build_obedient
+from tests.support.obedient_model import (
+    BATCH,
+    BREAK,
+    FOR_EVER,
+    HANG,
+    WORKERS,
+    Flag,
+    build_obedient,
+    read_ready_pids,
+)
 
 pytestmark = pytest.mark.server
 WHY = (
@@ -371,8 +379,8 @@ def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(store: Path, fla
         assert set(seen.statuses) == {200}, seen
         assert 0 < seen.broken.total() <= CLIENTS, seen
         # A worker that is loading answers nothing after SIGTERM.
-        with ManagementClient(ready["management"]) as management:
-            eventually(lambda: is_replaced(management, killed))
+        management = ready["management"]
+        eventually(lambda: len(read_ready_pids(management, "tricky") - {killed}) == WORKERS)
         flag.hold()
         with ThreadPoolExecutor(1) as pool:
             late = pool.submit(httpx.post, url, content=jpeg(), timeout=MOST_S)
@@ -384,11 +392,6 @@ def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(store: Path, fla
         assert process.wait(MOST_S) == 0
     finally:
         process.kill()
-
-
-def is_replaced(management: ManagementClient, pid: int) -> bool:
-    (model,) = management.describe("tricky")
-    return model.worker_states.count("READY") == 2 and pid not in model.worker_pids
 
 
 def is_refused(url: str) -> bool:
