@@ -468,18 +468,22 @@ def test_the_front_door_passes_each_body_whole(granian: Server, door: FrontProce
 
 
 def test_a_sick_handler_costs_its_own_requests_alone(door: FrontProcess) -> None:
-    failed: Counter[str] = Counter()
+    failed: dict[str, list[str]] = {do: [] for do in FAULTS}
 
-    def send(do: str) -> bool:
+    def send(do: str) -> httpx.Response:
         url, headers = f"{door.url}/predictions/sick", {"x-do": do}
-        return httpx.post(url, headers=headers, content=b"x").status_code == 200
+        return httpx.post(url, headers=headers, content=b"x")
 
     with door.load("/predictions/near-free", [PHOTOGRAPH], clients=3, pause_s=0.02) as well:
         for do, (requests, _) in FAULTS.items():
             for _ in range(requests):
-                failed[do] += not send(do)
-                eventually(lambda: send("nothing"))
-    assert failed == {do: count for do, (_, count) in FAULTS.items()}
+                reply = send(do)
+                if reply.status_code != 200:
+                    failed[do].append(f"{reply.status_code} {reply.text}")
+                eventually(lambda: send("nothing").status_code == 200)
+    assert {do: len(replies) for do, replies in failed.items()} == {
+        do: count for do, (_, count) in FAULTS.items()
+    }, (failed, door.errors())
     assert well.statuses[200] and not well.failed, well
 
 
