@@ -224,6 +224,14 @@ def point_path(path: str, socket: str | None) -> None:
         os.replace(new, path)
 
 
+def path_leads_to(socket: str | None) -> bool:
+    """Whether the path of a worker's socket, which may have none, leads to that worker."""
+    try:
+        return socket is None or os.path.samefile(socket, socket + FIXED)
+    except FileNotFoundError:
+        return False
+
+
 def send(reports: socket.socket, slot: int, **report: Any) -> bool:
     """Sends a report to `offpath serve`; returns False if it has no room at the moment."""
     message = json.dumps({"slot": slot, "pid": os.getpid(), **report}).encode()

@@ -30,7 +30,7 @@ from granian.server.embed import Server as HTTPServer
 from offpath.serving.granian.balance import Balance
 from offpath.serving.granian.metric_sums import MetricSums, SummedMetric
 from offpath.serving.granian.plan import Plan, WorkerPlan
-from offpath.serving.granian.supervisor import BACKLOG, Supervisor, send
+from offpath.serving.granian.supervisor import BACKLOG, Supervisor, path_leads_to, send
 from offpath.serving.granian.uploads import Body, BodyMemory
 from offpath.serving.process.gpus import list_gpus
 from offpath.serving.server.served_model import ServedModel
@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # it imports what offpath's handler does not need
 
 logger = logging.getLogger("granian")
 TICK_S = 1.0
+PATH_LOOK_S = 0.005
 # Seconds for the last answers of a worker that must be replaced.
 END_S = 1.0
 EXIT_STATUS = 1
@@ -235,6 +236,10 @@ def run_worker(
     beat()
     tell = partial(send, reports, number)
     balance = Balance(supervisor.means, number, peers)
+    # Otherwise a connection that waited for this worker could be answered, and the same client's
+    # next one be refused.
+    while not path_leads_to(worker.socket):
+        time.sleep(PATH_LOOK_S)
 
     def make_app() -> App:  # in the event loop
         return App(plan, worker, handler, sums, lambda series: tell(series=series), balance, beat)
