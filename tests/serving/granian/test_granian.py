@@ -62,6 +62,8 @@ WHY = (
 CLIENTS = 8
 # Between a client's requests while a server starts, which needs a core too.
 PAUSE_S = 0.05
+# Of two workers: three batches of eight each.
+WARM_UP_ITEMS = 48
 
 
 @pytest.fixture(scope="module")
@@ -257,6 +259,9 @@ def test_a_request_that_waited_too_long_gets_504(door: GranianProcess, flag: Fla
 
 
 def test_metrics_have_torchserves_names_and_count_what_was_answered(door: GranianProcess) -> None:
+    eventually(
+        lambda: read_metrics(door, "near-free").get("offpath_items_total", 0) >= WARM_UP_ITEMS
+    )
     before, requests = read_metrics(door, "near-free"), read_metrics(door)
     for _ in range(5):
         httpx.post(f"{door.url}/predictions/near-free", content=jpeg())
@@ -268,6 +273,7 @@ def test_metrics_have_torchserves_names_and_count_what_was_answered(door: Grania
     # The last answers of the test before may be counted here too.
     eventually(lambda: grown("offpath_items_total") >= 6)
     requests_total = "ts_inference_requests_total"
+
     eventually(lambda: grown(requests_total) == grown("offpath_items_total"))
     now = read_metrics(door)
     assert now["Requests2XX"] >= requests.get("Requests2XX", 0) + 5
