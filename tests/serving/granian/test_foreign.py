@@ -6,7 +6,6 @@ import base64
 import json
 import re
 import zipfile
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
