@@ -225,7 +225,7 @@ def point_path(path: str, socket: str | None) -> None:
 
 
 def path_leads_to(socket: str | None) -> bool:
-    """Whether the path of a worker's socket, which may have none, leads to that worker."""
+    """Tells if the path of a worker's socket, which may have none, leads to that worker."""
     try:
         return socket is None or os.path.samefile(socket, socket + FIXED)
     except FileNotFoundError:
