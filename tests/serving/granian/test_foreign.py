@@ -15,9 +15,7 @@ import httpx
 import pytest
 import torch
 
-from offpath.archive.mar_file import read_mar
 from offpath.errors import WrongOption
-from offpath.serving.granian.slots import plan_models
 from offpath.serving.server.management import open_http
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import ServerSettings
@@ -73,8 +71,6 @@ def handle(data, context):
         context.metrics.add_time("Took", 7.5, unit="ms")
         context.metrics.add_percent("Share", 50)
         return ["counted"]
-    if said == "exit":
-        sys.exit(3)
     if said == "stream":
         send_intermediate_predict_response(["part"], context.request_ids, "ok", 200, context)
     if said in ERRORS:
@@ -447,14 +443,6 @@ def test_a_reply_in_parts_is_refused(granian: Server) -> None:
     assert reply.status_code == 501 and "in parts" in reply.json()["message"]
 
 
-def test_a_handler_that_exits_ends_its_worker_and_another_takes_over(granian: Server) -> None:
-    pid = granian.worker_pids()
-    reply = ask(granian.inference_url, "exit")
-    assert reply.status_code == 503
-    eventually(lambda: granian.worker_pids() not in ([], pid))
-    eventually(lambda: ask(granian.inference_url, "bytes").status_code == 200)
-
-
 def test_the_front_door_passes_each_body_whole(granian: Server, door: FrontProcess) -> None:
     """Beside an archive of offpath's, for which the door stores bodies as files."""
     told = [name for name, (do, _) in REQUESTS.items() if do == "tell"]
@@ -516,19 +504,3 @@ def test_requirements_that_are_not_met_are_refused_if_they_would_be_installed(
     installs = {"install_py_dep_per_model": "true"}
     with pytest.raises(WrongOption, match=r"m.mar has .* pip install 'no-such-package>=2'"):
         start(tmp_path, "m.mar", "granian", overrides=installs).start()
-
-
-@pytest.mark.parametrize(
-    ("config", "workers"),
-    [
-        pytest.param(None, 3, id="none"),
-        pytest.param({"minWorkers": 2, "maxWorkers": 4}, 2, id="the-least"),
-        pytest.param({"minWorkers": 2}, 3, id="one-number-alone-is-ignored"),
-    ],
-)
-def test_as_many_workers_run_as_torchserve_would_start(
-    tmp_path: Path, config: object, workers: int
-) -> None:
-    path = write_archive(tmp_path, "m", {"handler.py": ECHO}, "handler.py", config)
-    (model,) = plan_models([("m", read_mar(path))], lambda: 3)
-    assert len(model.slots) == workers
