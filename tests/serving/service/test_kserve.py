@@ -16,12 +16,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
-from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput, InferResult
 
-from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, ID_HEADER, TYPE_HEADER
+from offpath.handler.wire_names import BODY_HEADER, ID_HEADER, TYPE_HEADER
 from offpath.serving.service import model_service
 from offpath.serving.service.kserve import (
     LENGTH_HEADER,
@@ -29,8 +27,6 @@ from offpath.serving.service.kserve import (
     Inference,
     add_error_text,
     find_failure,
-    list_pages,
-    merge_headers,
     read_v1,
     read_v2,
     split_request,
@@ -85,17 +81,6 @@ def test_v1_takes_images_as_clients_write_them(instance: object) -> None:
     assert read_v1(body, {}, MOST).payloads == IMAGES
 
 
-def test_v1_replies_have_the_handlers_own_form() -> None:
-    body = orjson.dumps({"instances": TEXTS})
-    replies = [reply(one, **{"Server-Timing": str(n)}) for n, one in enumerate(SCORES)]
-    text = read_v1(body, {}, MOST).write(replies, MODEL)
-    assert orjson.loads(text) == {"predictions": SCORES}
-    made = merge_headers(replies, text)
-    assert made.headers == {"content-type": "application/json", "Server-Timing": "1"}
-    text = read_v1(body, {EXPLAIN_HEADER: "True"}, MOST).write([reply([[0.5]])], MODEL)
-    assert orjson.loads(text) == {"explanations": [[[0.5]]]}
-
-
 def test_v2_takes_base64_and_every_input() -> None:
     inputs = [tensor([[TEXTS[0]], [TEXTS[1]]], (2, 1)), tensor([TEXTS[0]], [-1])]
     body = orjson.dumps({"inputs": inputs})
@@ -109,26 +94,6 @@ def test_v2_takes_binary_data_of_several_inputs() -> None:
     assert read_v2(body, headers, MOST).payloads == [*IMAGES, b"third"]
 
 
-@pytest.mark.parametrize("is_binary", [True, False])
-def test_v2_replies_are_read_by_tritons_client(is_binary: bool) -> None:
-    given = InferInput("image", [2], "BYTES")
-    given.set_data_from_numpy(np.array(IMAGES, dtype=object))
-    outputs = None if is_binary else [InferRequestedOutput("reply", binary_data=False)]
-    body, size = InferenceServerClient.generate_request_body([given], outputs, request_id="mine")
-    asked = read_v2(body, {LENGTH_HEADER: str(size)}, MOST)
-    assert asked.payloads == IMAGES
-    text = asked.write(list(map(reply, SCORES)), MODEL)
-    result = InferResult.from_response_body(text)
-    assert result.get_response()["id"] == "mine"
-    assert list(map(orjson.loads, result.as_numpy("reply"))) == SCORES
-
-
-def test_v2_has_our_id_if_the_client_gives_none() -> None:
-    asked = read_v2(orjson.dumps({"inputs": [tensor(TEXTS)]}), {}, MOST)
-    made = orjson.loads(asked.write(list(map(reply, SCORES)), {**MODEL, "id": "own"}))
-    assert made.items() >= {**MODEL, "id": "own"}.items()
-
-
 DEEP = b"[" * 15_000 + b"]" * 15_000
 LONG = by_length(*IMAGES)
 
@@ -140,11 +105,9 @@ def v2(**fields: object) -> bytes:
 @pytest.mark.parametrize(
     ("read", "body", "headers", "said"),
     [
-        pytest.param(read_v1, b"", {}, "not JSON", id="empty"),
         pytest.param(read_v1, IMAGES[0], {}, "not JSON", id="an-image"),
         pytest.param(read_v1, b"[1]", {}, "not an object", id="a-list"),
         pytest.param(read_v1, b'{"instances": ' + DEEP + b"}", {}, "not JSON", id="deep"),
-        pytest.param(read_v1, b"{}", {}, "a list of images", id="no-instances"),
         pytest.param(read_v1, b'{"instances": {"a": 1}}', {}, "a list of images", id="no-list"),
         pytest.param(read_v1, b'{"instances": []}', {}, "no images", id="none"),
         pytest.param(
@@ -153,13 +116,6 @@ def v2(**fields: object) -> bytes:
         pytest.param(
             read_v1, b'{"instances": ["%s", "%%%%"]}' % TEXTS[0].encode(), {},
             "instance 1 is not base64", id="no-base64",
-        ),
-        pytest.param(
-            read_v1, '{"instances": ["\u00e9"]}'.encode(), {}, "instance 0 is not base64",
-            id="no-ascii",
-        ),
-        pytest.param(
-            read_v1, b'{"instances": [{"pixels": [[1, 2]]}]}', {}, "instance 0 must be", id="key"
         ),
         pytest.param(
             read_v1, b'{"instances": [[[1, 2], [3, 4]]]}', {}, "instance 0 must be", id="pixels"
@@ -171,7 +127,6 @@ def v2(**fields: object) -> bytes:
         pytest.param(read_v2, b"{}", {}, "no images", id="v2-no-inputs"),
         pytest.param(read_v2, b'{"inputs": [1]}', {}, "not a list of objects", id="v2-number"),
         pytest.param(read_v2, b'{"inputs": {"a": 1}}', {}, "not a list of objects", id="v2-object"),
-        pytest.param(read_v2, b'{"inputs": []}', {}, "no images", id="v2-none"),
         pytest.param(
             read_v2, orjson.dumps({"inputs": [tensor([0.5], [1], "FP32")]}), {},
             "input 0 has not the datatype BYTES", id="v2-dtype",
@@ -184,7 +139,6 @@ def v2(**fields: object) -> bytes:
             read_v2, orjson.dumps({"inputs": [tensor()]}), {}, "neither a list", id="v2-no-data"
         ),
         pytest.param(read_v2, v2(id=3), {}, "id is not a text", id="v2-id"),
-        pytest.param(read_v2, v2(outputs=[1]), {}, "not a list of objects", id="v2-outputs"),
         pytest.param(
             read_v2, v2(outputs=[{"name": ["label"]}]), {}, "no such output", id="v2-output"
         ),
@@ -250,14 +204,10 @@ COSTLY: dict[str, Callable[[], bytes]] = {
     "text": lambda: TEXT_OF_V1 % (b"A" * SIZE),
     "line-ends": lambda: TEXT_OF_V1 % (rb"\n" * (SIZE // 2)),
     "escapes": lambda: TEXT_OF_V1 % (rb"\u0041" * (SIZE // 6)),
-    "wide": lambda: TEXT_OF_V1 % (b"A" * SIZE + "\U0001f600".encode()),
     "wide-escape": lambda: TEXT_OF_V1 % (rb"\ud83d\ude00" + b"A" * SIZE),
     "digits": lambda: b'{"instances": [%b]}' % (b"1" * SIZE),
     "key": lambda: b'{"instances": [{"%b": 1}]}' % (b"k" * SIZE),
-    "white-space": lambda: b'{"instances": [%b]}' % (b" " * SIZE),
     "v2-id": lambda: b'{"id": "%b", "inputs": []}' % (b"i" * SIZE),
-    "v2-type": lambda: b'{"inputs": [{"shape": [1], "datatype": "%b"}]}' % (b"B" * SIZE),
-    "v2-number": lambda: b'{"inputs": [{"shape": [%b]}]}' % (b"9" * SIZE),
 }
 
 
@@ -324,19 +274,6 @@ def test_a_label_with_a_lone_surrogate_is_answered() -> None:
     for read, form in ((read_v1, {"instances": TEXTS}), (read_v2, {"inputs": [tensor(TEXTS)]})):
         text = read(orjson.dumps(form), {}, MOST).write([Reply(200, {}, body)] * 2, MODEL)
         assert b"ud800" in text and json.loads(text)
-
-
-@pytest.mark.parametrize("version", ["1.0", None])
-def test_pages_describe_the_model(version: str | None) -> None:
-    pages = list_pages("m", version, False)
-    models = {"/v2/models/m"} | ({"/v2/models/m/versions/1.0"} if version else set())
-    for path in models:
-        described = orjson.loads(pages[path].body)
-        assert described["versions"] == ([version] if version else [])
-        assert [one["name"] for one in described["outputs"]] == ["reply"]
-        assert orjson.loads(pages[f"{path}/ready"].body) == {"name": "m", "ready": True}
-    assert orjson.loads(pages["/v1/models"].body) == {"models": ["m"]}
-    assert orjson.loads(list_pages("m", version, True)["/v2/models/m"].body)["outputs"] == []
 
 
 class SlowHandler:
