@@ -20,7 +20,6 @@ from offpath.serving.client import (
     ModelNotNamed,
     ServerError,
     ServerUnreachable,
-    make_npy,
     parse_server_timing,
 )
 from offpath.serving.torchserve.server import TorchServe
@@ -74,13 +73,6 @@ def test_thin_client_sends_the_models_pixels(answers: Answers) -> None:
     np.testing.assert_array_equal(read_npy(body, (224, 224, 3)), exact)
 
 
-def test_thin_client_uses_the_models_size() -> None:
-    photograph = find_photograph("retina").rgb
-    geometry = InputGeometry((300, 200), 320)
-    pixels = read_npy(make_npy(encode(photograph, "JPEG"), geometry), (300, 200, 3))
-    assert pixels.shape == (300, 200, 3)
-
-
 @pytest.mark.parametrize(
     ("status", "body", "error"),
     [
@@ -120,9 +112,7 @@ def test_one_of_several_models_must_be_named(server: TorchServe) -> None:
             client.predict(JPEG)
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"[1, 2]", b'"text"', b"\xff\x00", b'{"boxes": [1]}', b"null", b"3"]
-)
+@pytest.mark.parametrize("body", [b"", b"[1, 2]", b'{"boxes": [1]}'])
 def test_answer_of_another_kind_of_model_has_no_labels(answers: Answers, body: bytes) -> None:
     answers.body = body
     with Client(answers.url) as client:
@@ -182,15 +172,6 @@ def test_next_host_is_asked_at_once_and_stays_in_use(answers: Answers, pauses: l
             with pytest.raises(ServerUnreachable, match=gone):
                 client.predict(JPEG)
     assert len(pauses) == 2
-
-
-def test_silent_server_is_unreachable_after_the_time_out() -> None:
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with Client(url, timeout_s=0.2) as client, pytest.raises(ServerUnreachable):
-            client.predict(JPEG)
 
 
 @pytest.mark.parametrize(

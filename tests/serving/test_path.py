@@ -1,9 +1,6 @@
-"""The request path seen from outside: batches, timings, warm-up, system calls."""
+"""The request path seen from outside: batches, timings and log lines."""
 
 from __future__ import annotations
-
-import re
-import shutil
 
 import httpx
 import pytest
@@ -14,7 +11,6 @@ from tests.support.eventually import eventually
 from tests.support.front import load
 from tests.support.images import jpeg
 from tests.support.scrape import count_log_lines, read_metrics, wait_for_items
-from tests.support.strace import traced
 
 pytestmark = pytest.mark.server
 
@@ -64,21 +60,6 @@ def test_stage_metrics_count_batches_sizes_and_errors(either: TorchServe) -> Non
     eventually(is_counted)
 
 
-def test_requests_and_stages_are_counted_by_their_time(either: TorchServe) -> None:
-    def read(name: str) -> list[float]:
-        page = httpx.get(f"{either.metrics_url}/metrics").text
-        counts = rf'^offpath_{name},le="[^"]*",.*}} (.*)$'
-        return [float(count) for count in re.findall(counts, page, re.MULTILINE)]
-
-    request = 'request_seconds_bucket_total{ModelName="near-free",status="2xx"'
-    send_many(either, "near-free", requests=40, clients=4)
-    stage = 'stage_seconds_bucket_total{ModelName="near-free",Stage="decode"'
-    # A batch has at least one request and at most the clients'.
-    eventually(lambda: max(read(request), default=0) >= 40)
-    eventually(lambda: max(read(stage), default=0) >= 10)
-    assert len(read(request)) <= 16 and len(read(stage)) <= 16
-
-
 def test_requests_write_no_log_line(either: TorchServe) -> None:
     before = count_log_lines(either)
     send_many(either, "near-free", requests=100, clients=4)
@@ -97,11 +78,3 @@ def test_a_reply_names_its_stages_and_they_add_up(either: TorchServe) -> None:
 
     # On a busy machine, another process may take the core between two stages.
     eventually(add_up)
-
-
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-def test_under_strace_200_requests_open_connect_and_start_nothing(either: TorchServe) -> None:
-    send_many(either, "near-free", requests=64, clients=8)
-    with traced(either.worker_pids()) as calls:
-        send_many(either, "near-free", requests=200, clients=8)
-    assert calls == []

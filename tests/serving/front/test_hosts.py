@@ -143,24 +143,6 @@ def test_door_counts_its_answers_by_status_and_type(
     eventually(lambda: hosts.count() == expected)
 
 
-def test_client_is_told_that_no_host_answers() -> None:
-    gone = tuple(f"127.0.0.1:{port}" for port in resolve_ports("127.0.0.1", [0, 0]))
-    behind = Behind(False, 32 << 20, 60, 50, gone)
-    session = SeveralHostsSession(FRONT, behind, View())
-
-    def tell() -> str:
-        url = f"{session.door.url}/predictions/m"
-        return httpx.post(url, content=b"image", trust_env=False).json()["message"]
-
-    try:
-        session.start()
-        eventually(lambda: tell() == "no host is ready; try again later")
-        session.door.change(behind)  # as before the third /ping that fails
-        eventually(lambda: tell() == "all hosts are busy or do not answer; try again later")
-    finally:
-        session.stop()
-
-
 def test_ping_tells_whether_any_host_is_ready(hosts: Hosts) -> None:
     assert hosts.ping() == 200
     hosts.both[0].ping = 503

@@ -238,26 +238,6 @@ def test_a_worker_that_cannot_load_again_says_why_on_the_terminal(
     eventually(lambda: why in door.errors())
 
 
-def test_a_request_that_waited_too_long_gets_504(door: GranianProcess, flag: Flag) -> None:
-    url, body = f"{door.url}/predictions/tricky/2.0", jpeg(size=(2048, 1365))
-
-    def send(headers: dict[str, str]) -> httpx.Response:
-        return httpx.post(url, content=body, headers=headers, timeout=MOST_S)
-
-    flag.hold()
-    with ThreadPoolExecutor(3) as pool:
-        slow = pool.submit(send, {})  # the only worker has it
-        flag.find_holder()
-        late = pool.submit(send, {"x-request-timeout-ms": "300"})
-        patient = pool.submit(send, {})
-        eventually(lambda: len(list(door.bodies.iterdir())) == 3)
-        time.sleep(0.4)  # the time of the late request, which the door has
-        flag.go()
-    assert late.result().status_code == 504
-    assert late.result().json()["type"] == "DeadlineExceeded"
-    assert slow.result().status_code == patient.result().status_code == 200
-
-
 def test_metrics_have_torchserves_names_and_count_what_was_answered(door: GranianProcess) -> None:
     eventually(
         lambda: read_metrics(door, "near-free").get("offpath_items_total", 0) >= WARM_UP_ITEMS

@@ -46,23 +46,6 @@ def test_an_engine_that_does_not_serve_is_said_with_its_reason_at_ready() -> Non
     assert said.startswith("echo 1.0 runs eager fp32: moved by 0.3; build the archive")
 
 
-@pytest.mark.parametrize(
-    ("handler", "said"),
-    [
-        ("image_classifier", "; `offpath archive --from echo.mar` makes a faster one"),
-        ("object_detector", ""),
-        ("mine.py", ""),
-    ],
-)
-def test_an_archive_that_is_not_optimised_is_said_with_the_cure_for_a_stock_one(
-    handler: str, said: str
-) -> None:
-    archive = replace(make_archive(MODEL_CONFIG), handler=handler)
-    view = MagicMock()
-    show_gaps(MagicMock(archives=[("echo", archive)]), [], view)
-    view.show_problem.assert_called_once_with(f"echo.mar: served as it is, not optimised{said}")
-
-
 GPU_CONFIG = {**MODEL_CONFIG, "deviceType": "gpu"}
 
 
