@@ -20,7 +20,6 @@ from offpath.serving.client import (
     ModelNotNamed,
     ServerError,
     ServerUnreachable,
-    parse_server_timing,
 )
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.answering_server import Answers, answering_server
@@ -172,21 +171,6 @@ def test_next_host_is_asked_at_once_and_stays_in_use(answers: Answers, pauses: l
             with pytest.raises(ServerUnreachable, match=gone):
                 client.predict(JPEG)
     assert len(pauses) == 2
-
-
-@pytest.mark.parametrize(
-    ("header", "timings"),
-    [
-        ("", {}),
-        ("decode;dur=11.2, total;dur=15", {"decode": 11.2, "total": 15.0}),
-        ('cache;desc="a hit";dur=0.5', {"cache": 0.5}),
-        ("miss, db;dur=2", {"db": 2.0}),
-        ("a;dur=x, b;dur=1", {"b": 1.0}),
-        (";;dur=,=", {}),
-    ],
-)
-def test_server_timing_is_parsed_leniently(header: str, timings: dict[str, float]) -> None:
-    assert parse_server_timing(header) == timings
 
 
 def test_client_imports_neither_torch_nor_modules_beside_the_script(tmp_path: Path) -> None:

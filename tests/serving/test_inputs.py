@@ -23,11 +23,6 @@ def http(either: TorchServe) -> Iterator[httpx.Client]:
         yield client
 
 
-def top_label(response: httpx.Response) -> str:
-    assert response.status_code == 200, response.text
-    return next(iter(response.json()))
-
-
 def test_an_image_that_is_labelled_a_form_is_refused_with_the_cure(server: TorchServe) -> None:
     """Behind a front door, and with Granian, the handler gets the body and reads the image."""
     body = b"\x89PNG\r\n\x1a\n&" + b"x" * 100

@@ -184,16 +184,6 @@ def test_real_failures_of_a_gpu(tmp_path: Path) -> None:
         check_log(failing, [reply for reply in seen.replies if reply.status in (200, 503)])
 
 
-def test_a_failed_batch_says_when_to_ask_again(failing: Failing) -> None:
-    eventually(failing.read_ready_pids)
-    failing.flag.order(NO_MEMORY)
-    url = f"{failing.server.inference_url}/predictions/failing"
-    reply = httpx.post(url, content=jpeg())
-    assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
-    assert reply.json()["type"] == "ModelOutOfMemory"
-    assert httpx.post(url, content=jpeg()).status_code == 200
-
-
 @pytest.mark.slow
 def test_a_door_whose_workers_are_sick_again_and_again_is_unhealthy(tmp_path: Path) -> None:
     store, flag, _ = build_failing(tmp_path)

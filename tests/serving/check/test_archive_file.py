@@ -26,7 +26,6 @@ def test_our_archive_is_ok(model_store: Path) -> None:
         (None, "batch settings", State.LOST),
         (MODEL_CONFIG, "handler", State.LOST),
         ({**MODEL_CONFIG, "maxBatchDelay": 0}, "maxBatchDelay", State.WRONG),
-        ({**MODEL_CONFIG, "batchSize": "8"}, "batchSize", State.WRONG),
         ({**MODEL_CONFIG, "maxWorkers": 1000}, "workers", State.LOST),
         pytest.param(
             {**MODEL_CONFIG, "deviceType": "gpu"},

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from offpath.archive.mar_file import MarFile
 from offpath.handler.prediction_log.sink_file import make_sink_folder_name, write_last_error
 from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.check.running import check_model, check_server
@@ -64,29 +63,12 @@ def test_a_model_without_ready_workers_is_not_taken_for_another_handlers() -> No
     assert findings["workers"].state is State.WRONG and "handler" not in findings
 
 
-def test_setting_that_differs_from_the_archive_is_wrong() -> None:
-    archive = MarFile(Path("a.mar"), "a", "1.0", "a.py", {"batchSize": 4})
-    found = by_subject(list(check_model(STATUS, archive)), "a 1.0")["batchSize"]
-    assert (found.state, found.found) == (State.WRONG, "8, the archive asks for 4")
-
-
 @pytest.mark.parametrize(
     ("changes", "subject", "state"),
     [
         ({"worker_states": ("READY", "UNLOADED")}, "workers", State.WRONG),
         ({"batch_size": 1}, "batches", State.LOST),
         ({}, "handler", State.LOST),
-        (
-            {
-                "described": {
-                    "handler": "offpath",
-                    "prediction_log": "s3://a/b",
-                    "spool": "/no/such",
-                }
-            },
-            "prediction log",
-            State.OK,
-        ),
     ],
 )
 def test_state_of_a_model_is_found(changes: dict, subject: str, state: State) -> None:

@@ -13,7 +13,6 @@ import httpx
 import pytest
 
 from offpath.serving.client import Client
-from offpath.serving.servers_here import find_servers
 from tests.support.certificates import write_certificate
 from tests.support.echo_archive import write_mar
 from tests.support.eventually import eventually
@@ -132,11 +131,6 @@ def test_the_only_model_is_found_with_a_token(door: FrontProcess, http: httpx.Cl
     token = {"Authorization": f"Bearer {OLD}"}
     with Client(door.url, headers=token, verify=False) as client:
         assert client.try_predict(BODY).status == 200
-
-
-def test_check_finds_the_doors_address(door: FrontProcess) -> None:
-    address = door.url.removeprefix("https://")
-    assert address in [one.door for one in find_servers()]
 
 
 def test_what_only_torchserve_can_do_keeps_torchserve(door: FrontProcess) -> None:

@@ -229,15 +229,6 @@ def test_a_model_that_fails_writes_a_line_a_second_into_a_log_with_a_bound(
     assert "it failed again" in log.read_text()
 
 
-def test_a_worker_that_cannot_load_again_says_why_on_the_terminal(
-    door: GranianProcess, flag: Flag
-) -> None:
-    flag.fail_load()
-    kill_and_wait(door, *list_workers(door, "tricky/2.0"))
-    why = "the model failed to load: ValueError: the weights are of another model"
-    eventually(lambda: why in door.errors())
-
-
 def test_metrics_have_torchserves_names_and_count_what_was_answered(door: GranianProcess) -> None:
     eventually(
         lambda: read_metrics(door, "near-free").get("offpath_items_total", 0) >= WARM_UP_ITEMS

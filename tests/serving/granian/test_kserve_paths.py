@@ -1,9 +1,9 @@
 """KServe's protocols on a real Granian, without and behind the front door.
 
-`tritonclient` is the real one. KServe's own client and that of the Open Inference Protocol are not
-among our packages; `slow` tests use them where they can be imported:
+`tritonclient` is the real one. KServe's own client is not among our packages; a `slow` test uses it
+where it can be imported:
 
-    pip install --target /tmp/clients kserve==0.21.0 open-inference-openapi==2.0.0.1
+    pip install --target /tmp/clients kserve==0.21.0
     OFFPATH_KSERVE_CLIENTS=/tmp/clients pytest -m slow tests/serving/granian/test_kserve_paths.py
 """
 
@@ -246,31 +246,6 @@ def test_kserves_own_client(url: str, is_binary: bool) -> None:
         assert all(same(a, predict(url, image)) for a, image in zip(answers, IMAGES, strict=True))
 
     asyncio.run(ask())
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("clients")
-def test_the_open_inference_client(url: str) -> None:
-    from open_inference.openapi import InferenceRequest, RequestInput, TensorData
-    from open_inference.openapi.client import OpenInferenceClient
-
-    client = OpenInferenceClient(base_url=url)
-    client.check_server_liveness()
-    client.check_server_readiness()
-    client.check_model_readiness("plain")
-    client.check_model_version_readiness("plain", "1.0")
-    assert "binary_tensor_data" in client.read_server_metadata().extensions
-    assert client.read_model_metadata("plain").outputs[0].name == "reply"
-    data = TensorData(__root__=TEXTS)
-    image = RequestInput(name="image", shape=[len(TEXTS)], datatype="BYTES", data=data)
-    asked = InferenceRequest(id="7", inputs=[image])
-    for answer in (
-        client.model_infer("plain", request=asked),
-        client.model_version_infer("plain", "1.0", request=asked),
-    ):
-        assert (answer.id, answer.model_version) == ("7", "1.0")
-        replies = map(json.loads, answer.outputs[0].data.__root__)
-        assert all(same(a, predict(url, image)) for a, image in zip(replies, IMAGES, strict=True))
 
 
 def test_a_bad_image_fails_its_own_request_alone(url: str) -> None:

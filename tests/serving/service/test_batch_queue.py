@@ -84,21 +84,6 @@ async def test_waiting_requests_form_batches_that_are_answered_or_fail_as_a_whol
 
 
 @in_event_loop
-async def test_a_batch_that_hangs_is_seen_until_it_ends():
-    gate, clock = Gate(), Clock()
-    batches = BatchQueue(gate, 1, 0.0, clock)
-    assert batches.running_s == 0.0
-    sent = await send(batches, 2)
-    eventually(lambda: gate.batches)
-    clock.pass_s(7)
-    assert batches.running_s == 7.0
-    gate.may_go.set()
-    assert await asyncio.gather(*sent) == [20]
-    assert batches.running_s == 0.0
-    batches.close()
-
-
-@in_event_loop
 async def test_close_answers_all_but_the_requests_of_clients_that_hung_up():
     gate = Gate()
     batches = BatchQueue(gate, 1, 0.0)

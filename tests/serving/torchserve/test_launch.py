@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -60,8 +59,3 @@ def test_error_without_java_names_candidates_and_cure(
 )
 def test_java_version_is_read(tmp_path: Path, version: str, major: int) -> None:
     assert read_java_major(write_java(tmp_path, version)) == major
-
-
-def test_other_programs_have_no_java_version(tmp_path: Path) -> None:
-    assert read_java_major(tmp_path / "absent") is None
-    assert read_java_major(Path(os.devnull)) is None

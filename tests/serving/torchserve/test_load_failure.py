@@ -10,14 +10,6 @@ def worker_line(worker: str, message: str, stream: str = "stdout") -> str:
     return f"{TIME} [INFO ] {worker}-{stream} MODEL_LOG - {message}"
 
 
-def test_healthy_log_has_no_failure() -> None:
-    lines = [
-        f"{TIME} [INFO ] main ModelManager - Model echo loaded.",
-        worker_line("W-9000-echo_1.0", "Torch worker started."),
-    ]
-    assert find_load_failure([parse_line(line) for line in lines]) is None
-
-
 def test_failure_is_the_workers_own_traceback_without_its_neighbours_lines() -> None:
     lines = [
         worker_line("W-9000-echo_1.0", "Backend worker process died."),

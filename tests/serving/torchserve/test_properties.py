@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.serving.server.server_settings import Ports, ServerSettings, parse_properties
-from offpath.serving.torchserve.launch import build_properties, format_properties, make_environment
+from offpath.serving.server.server_settings import Ports, ServerSettings
+from offpath.serving.torchserve.launch import build_properties, make_environment
 
 PORTS = Ports(1, 2, 3)
 SETTINGS = ServerSettings(Path("store"), ("a.mar", "b=c.mar"))
@@ -42,18 +42,6 @@ def test_metrics_config_that_is_nowhere_is_refused(tmp_path: Path) -> None:
         build_properties(replace(SETTINGS, config=config), PORTS)
 
 
-def test_overrides_win_over_options_and_file() -> None:
-    overrides = {"job_queue_size": "7", "metrics_address": "http://127.0.0.1:9"}
-    properties = build_properties(replace(SETTINGS, overrides=overrides), PORTS)
-    assert properties["job_queue_size"] == "7"
-    assert properties["metrics_address"] == "http://127.0.0.1:9"
-
-
-def test_stock_has_none_of_our_settings() -> None:
-    properties = build_properties(replace(SETTINGS, stock=True), PORTS)
-    assert not {"vmargs", "metrics_config", "job_queue_size"} & set(properties)
-
-
 def test_other_host_leaves_management_on_loopback() -> None:
     settings = replace(SETTINGS, host="10.0.0.1", management_port=2)
     properties = build_properties(settings, PORTS)
@@ -79,9 +67,3 @@ def test_openmp_threads_wait_without_spinning(
     settings = replace(SETTINGS, stock=stock)
     environment = make_environment(settings, Path("tmp"), Path("log"))
     assert environment.get("OMP_WAIT_POLICY") == policy
-
-
-def test_formatted_properties_read_back_with_plain_values() -> None:
-    properties = {"b": "1", "a": "http://[::1]:0"}
-    assert format_properties(properties) == "a=http://[::1]:0\nb=1\n"
-    assert parse_properties(format_properties(properties)) == properties
