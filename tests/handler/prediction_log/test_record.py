@@ -15,41 +15,6 @@ def decode(data: bytes) -> list[dict[str, object]]:
     return [json.loads(line) for line in data.splitlines()]
 
 
-def test_a_record_is_one_json_line_with_all_fields() -> None:
-    record = make_record(
-        "e1",
-        user_id="ada",
-        payload_bytes=55_000,
-        payload_hash="0123456789abcdef",
-        predictions=[("espresso", 0.9612349), ("cup", 1e-9)],
-        stage_ms={"decode": 11.25},
-        batch_size=8,
-    )
-
-    data = encode_records([record], FIELDS)
-
-    assert data.endswith(b"\n") and data.count(b"\n") == 1
-    assert decode(data) == [
-        {
-            "event_id": "e1",
-            "inference_time": "2026-11-21T03:51:42.123Z",
-            "model": "m",
-            "version": "1.0",
-            "user_id": "ada",
-            "payload_bytes": 55_000,
-            "payload_hash": "0123456789abcdef",
-            "predictions": [
-                {"label": "espresso", "probability": 0.961235},
-                {"label": "cup", "probability": 1e-9},
-            ],
-            "status": 200,
-            "error": None,
-            "stage_ms": {"decode": 11.25},
-            "batch_size": 8,
-        }
-    ]
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_number_that_is_not_finite_becomes_null(value: float) -> None:
     record = make_record(predictions=[("a", value)], stage_ms={"decode": value})
