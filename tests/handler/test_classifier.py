@@ -155,25 +155,6 @@ def test_one_explanation_of_a_batch_is_made_and_others_get_429(
     assert json.loads(bodies[1])["type"] == "TooManyExplanations"
 
 
-def errors_counted(classifier: OffpathClassifier) -> float:
-    sums = classifier._metrics._sums
-    return sum(n for (name, _), n in sums.items() if name == "offpath_errors_total")
-
-
-def test_description_leaves_its_neighbours_their_predictions(
-    classifier: OffpathClassifier, context: Context
-) -> None:
-    alone = classifier.handle([{"body": JPEG}], request(context, {}))
-    before = errors_counted(classifier)
-    bodies = classifier.handle([{}, {"body": JPEG}], request(context, {"describe": "True"}, {}))
-    described = json.loads(bodies[0])
-    assert described["handler"] == "offpath"
-    assert (described["classes"], described["image_size"]) == (1000, 224)
-    assert [status(context, idx) for idx in range(2)] == [200, 200]
-    assert errors_counted(classifier) == before
-    assert bodies[1] == alone[0]
-
-
 @pytest.fixture
 def failing(
     classifier: OffpathClassifier, monkeypatch: pytest.MonkeyPatch

@@ -14,16 +14,6 @@ def make(mapping: dict[str, Any] | None = None, **environ: str) -> PredictionLog
     return PredictionLogSettings.from_mapping(mapping, environ)
 
 
-def test_the_environment_wins_over_the_mapping() -> None:
-    settings = make(
-        {"uri": "s3://a/b", "spool_dir": "/a"},
-        OFFPATH_PREDICTION_LOG="s3://c/d",
-        OFFPATH_SPOOL_DIR="/c",
-    )
-
-    assert (settings.uri, settings.spool_dir) == ("s3://c/d", Path("/c"))
-
-
 def test_the_spool_is_not_in_a_temporary_folder() -> None:
     settings = make(XDG_STATE_HOME="/state")
 
