@@ -8,15 +8,16 @@ import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from offpath.archive import build as build_module
-from offpath.archive.build import ArchiveSpec, build_archive
-from offpath.errors import ExpectedError
-from tests.archive.conftest import MakeSpec
+from offpath.archive.build import build_archive
+from offpath.errors import ExpectedError, WrongOption
+from tests.archive.conftest import THREE_CLASSES, MakeSpec
+from tests.support.images import jpeg
 
 ROOT = Path(__file__).parents[2]
 LABELS = ["red", "green", "blue"]
@@ -150,33 +151,59 @@ def test_extra_file_that_would_hide_another_is_refused(
         build_archive(make_spec(extra_files=(elsewhere / name,)), tmp_path / "store")
 
 
-@pytest.fixture
-def no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the packages whose photographs are used otherwise."""
+def test_bundled_photographs_check_answers_and_settle_what_is_open(
+    make_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("openvino")
+    # Without the packages whose photographs are used otherwise.
     monkeypatch.setattr("offpath.archive.photographs.SOURCES", (("skimage", "none"),))
-
-
-def check_answers(spec: ArchiveSpec, folder: Path, said: list[str]) -> dict[str, Any]:
-    """Builds with a check on photographs; returns the archive's `handler:` section."""
-    spec = replace(spec, checks_answers=True)
-    built = build_archive(spec, folder, say=said.append)
+    said: list[str] = []
+    spec = replace(make_spec(engine="openvino", activation="auto"), checks_answers=True)
+    built = build_archive(spec, tmp_path, say=said.append)
     with zipfile.ZipFile(built.path) as file:
         assert "engine/parity.npz" in file.namelist()
         config = yaml.safe_load(file.read("model-config.yaml"))
     assert config == built.config.settings
-    section: dict[str, Any] = config["handler"]
-    return section
-
-
-@pytest.mark.usefixtures("no_packages")
-def test_bundled_photographs_check_answers_and_settle_what_is_open(
-    make_spec: MakeSpec, tmp_path: Path
-) -> None:
-    pytest.importorskip("openvino")
-    said: list[str] = []
-    spec = make_spec(engine="openvino", activation="auto")
-    section = check_answers(spec, tmp_path, said)
-    assert section == {"engine": "openvino", "activation": "softmax"}
+    assert config["handler"] == {"engine": "openvino", "activation": "softmax"}
     assert any("engine openvino fp32: on 16 photographs" in line for line in said)
     # The spec is as it was.
     assert spec.config.settings["handler"]["activation"] == "auto"
+
+
+# A model that needs more than its archive is refused when the archive is built.
+READS = THREE_CLASSES.replace(
+    "super().__init__()", "super().__init__()\n        open({path}).close()"
+)
+
+
+def test_model_that_reads_a_file_beside_it_needs_the_file_in_the_archive(
+    make_spec: MakeSpec, model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sizes.txt").touch()
+    (tmp_path / "photographs").mkdir()
+    (tmp_path / "photographs" / "one.jpg").write_bytes(jpeg(size=(96, 80)))
+    checks = {"checks_answers": True, "calibrate": tmp_path / "photographs"}
+    model_file.write_text(READS.format(path="'sizes.txt'"))
+    with pytest.raises(WrongOption, match="not from the archive alone: FileNotFound"):
+        build_archive(replace(make_spec(labels=["a", "b", "c"]), **checks), tmp_path)
+    assert not (tmp_path / "tiny.mar").exists()
+    model_file.write_text(
+        READS.format(path="__import__('pathlib').Path(__file__).with_name('sizes.txt')")
+    )
+    spec = make_spec(labels=["a", "b", "c"], extra_files=(tmp_path / "sizes.txt",))
+    assert build_archive(replace(spec, **checks), tmp_path).path.exists()
+
+
+def test_a_model_that_needs_this_users_downloads_is_refused(
+    make_spec: MakeSpec, model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached = tmp_path / "hub" / "checkpoints" / "w.pth"
+    cached.parent.mkdir(parents=True)
+    torch.save({}, cached)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    downloads = "torch.hub.load_state_dict_from_url('http://127.0.0.1:9/w.pth')"
+    model_file.write_text(READS.replace("open({path}).close()", downloads))
+    spec = replace(make_spec(labels=["a", "b", "c"]), checks_answers=True)
+    with pytest.raises(WrongOption, match="opens http://127.0.0.1:9/w.pth.*weights=None"):
+        build_archive(spec, tmp_path)

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from offpath.archive.build import ArchiveSpec, build_archive
-from offpath.archive.custom_handler import load_custom_handler
 from tests.archive.conftest import MakeSpec
 from tests.support.images import jpeg
 
@@ -140,15 +139,17 @@ def test_own_handler_wins_over_one_that_was_imported_before(
 
 
 NEIGHBOURS = {
-    "net.py": "from layers import Head\nfrom parts.stem import pool\n"
+    "net.py": "from parts.stem import pool\n"
     "import torch\n"
     "class Net(torch.nn.Module):\n"
-    "    def __init__(self, classes):\n"
+    "    def __init__(self, head):\n"
     "        super().__init__()\n"
-    "        self.head = Head(classes)\n"
+    "        self.head = head\n"
     "    def forward(self, images):\n"
     "        return self.head(pool(images))\n"
-    "def make_model():\n    return Net(3)\n",
+    "def make_model():\n"
+    "    from layers import Head\n"
+    "    return Net(Head(3))\n",
     "layers.py": "import torch\nclass Head(torch.nn.Linear):\n"
     "    def __init__(self, classes):\n        super().__init__(3, classes)\n",
     "parts/__init__.py": "",
@@ -196,25 +197,3 @@ def test_onnx_archive_loads_too(
     spec = make_spec(labels=labels, model=str(model), engine="onnxruntime")
     folder = build_and_unzip(replace(spec, checks_answers=True), tmp_path)
     assert answer_from(folder, path=[folder]) == set(labels)
-
-
-OWN = """
-from offpath.handler.classifier import OffpathClassifier
-
-
-class Own(OffpathClassifier):
-    def postprocess_item(self, result):
-        return {result.predictions[0].label.upper(): 1.0}
-"""
-
-
-def test_custom_handler_loads_with_the_class_of_its_archive(
-    answer_from: AnswerFrom, make_spec: MakeSpec, tmp_path: Path
-) -> None:
-    own_file = tmp_path / "my_handler.py"
-    own_file.write_text(OWN)
-    spec = replace(make_spec(labels=LABELS), handler=load_custom_handler(str(own_file)))
-    folder = build_and_unzip(spec, tmp_path)
-    own_file.write_text("raise ImportError('the archive has its own')")
-    (label,) = answer_from(folder, path=[folder])
-    assert label in ("RED", "GREEN", "BLUE")

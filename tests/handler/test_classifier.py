@@ -13,16 +13,13 @@ from ts.context import Context, RequestProcessor
 
 from offpath.archive.models.near_free import NearFree
 from offpath.handler.classifier import OffpathClassifier
-from offpath.handler.errors import ConfigError
 from offpath.handler.model.batch_runner import TopK
-from offpath.handler.process import host_limits
 from offpath.handler.process.sick_worker import (
     MOST_FAILURES_IN_A_ROW,
     MOST_OUT_OF_MEMORY_IN_A_ROW,
     ModelHealth,
 )
 from offpath.handler.response import Reply
-from offpath.serving.client import parse_server_timing
 from tests.handler.conftest import make_context
 from tests.support.photographs import encode, find_photograph
 
@@ -65,27 +62,6 @@ def classifier(
 
 def status(context: Context, idx: int) -> int:
     return int(context.get_response_status(idx)[0])
-
-
-def test_batch_is_answered_with_labels_statuses_and_headers(
-    classifier: OffpathClassifier, context: Context
-) -> None:
-    bodies = classifier.handle(
-        [{"body": JPEG}, {"data": PNG}, {"body": b"junk"}], request(context, {}, {}, {})
-    )
-    assert [status(context, idx) for idx in range(3)] == [200, 200, 415]
-    assert len(json.loads(bodies[0])) == 5
-    assert json.loads(bodies[0]) != json.loads(bodies[1])
-    assert json.loads(bodies[2])["type"] == "UnsupportedFormat"
-    for idx in range(3):
-        assert isinstance(bodies[idx], bytes) and bodies[idx].isascii()
-        assert context.get_response_status(idx)[1].isascii()
-        headers = context.get_response_headers(idx)
-        assert all(isinstance(v, str) and v.isascii() for v in headers.values())
-        assert headers["content-type"] == "application/json"
-        timings = parse_server_timing(headers["Server-Timing"])
-        stages = sum(ms for name, ms in timings.items() if name != "total")
-        assert 0 < timings["decode"] < stages <= timings["total"] + 0.1
 
 
 def test_a_late_request_gets_504_undecoded_and_its_neighbour_is_answered(
@@ -177,25 +153,6 @@ def test_one_explanation_of_a_batch_is_made_and_others_get_429(
     bodies = classifier.handle(rows, request(context, explain, explain, explain, {}))
     assert [status(context, idx) for idx in range(4)] == [200, 429, 429, 200]
     assert json.loads(bodies[1])["type"] == "TooManyExplanations"
-
-
-def errors_counted(classifier: OffpathClassifier) -> float:
-    sums = classifier._metrics._sums
-    return sum(n for (name, _), n in sums.items() if name == "offpath_errors_total")
-
-
-def test_description_leaves_its_neighbours_their_predictions(
-    classifier: OffpathClassifier, context: Context
-) -> None:
-    alone = classifier.handle([{"body": JPEG}], request(context, {}))
-    before = errors_counted(classifier)
-    bodies = classifier.handle([{}, {"body": JPEG}], request(context, {"describe": "True"}, {}))
-    described = json.loads(bodies[0])
-    assert described["handler"] == "offpath"
-    assert (described["classes"], described["image_size"]) == (1000, 224)
-    assert [status(context, idx) for idx in range(2)] == [200, 200]
-    assert errors_counted(classifier) == before
-    assert bodies[1] == alone[0]
 
 
 @pytest.fixture
@@ -307,38 +264,3 @@ def test_weights_that_are_not_finite_refuse_to_load(
     torch.save(weights, tmp_path / "weights.pt")
     with pytest.raises(FloatingPointError, match="not finite .* check"):
         OffpathClassifier().initialize(make_context(tmp_path, threads=1))
-
-
-def test_answered_requests_cause_no_line_on_the_log(
-    classifier: OffpathClassifier,
-    context: Context,
-    caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    with caplog.at_level(logging.DEBUG):
-        classifier.handle([{"body": JPEG}, {"body": b"junk"}], request(context, {}, {}))
-    assert caplog.records == []
-    assert capfd.readouterr() == ("", "")
-
-
-def test_wrong_setting_refuses_to_load_and_names_it(model_dir: Path) -> None:
-    with pytest.raises(ConfigError, match="handler.top_k is 0; accepted: "):
-        OffpathClassifier().initialize(make_context(model_dir, top_k=0))
-
-
-@pytest.mark.parametrize(
-    ("limit", "cores"),
-    [
-        ("max 100000", 64),
-        ("250000 100000", 2),
-        ("50000 100000", 1),
-        ("9900000 100000", 64),
-    ],
-)
-def test_container_limit_bounds_the_number_of_cores(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str, cores: int
-) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
-    monkeypatch.setattr(host_limits, "CPU_LIMIT", tmp_path / "cpu.max")
-    (tmp_path / "cpu.max").write_text(f"{limit}\n")
-    assert host_limits.count_cores() == cores

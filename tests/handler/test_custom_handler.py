@@ -49,16 +49,6 @@ def encode(*labels: str, headers: dict[str, str] | None = None) -> tuple[list[Re
     return CustomReplies(Defects()).encode(batch, context), batch
 
 
-def test_custom_handler_decides_the_body_and_the_log_entry() -> None:
-    headers = {"X-Line": "7", "X-Offpath-Key": "secret"}
-    (reply,), batch = encode("scratch", headers=headers)
-    assert (reply.status, json.loads(reply.body)) == (
-        200,
-        {"label": "scratch", "line": "7"},
-    )
-    assert batch.items[0].extra == {"verdict": "reject"}
-
-
 def test_headers_of_the_front_door_are_hidden_from_custom_handlers() -> None:
     (reply,), _ = encode("headers", headers={"X-Offpath-Key": "k", "A": "b"})
     assert json.loads(reply.body) == {"a": "b"}

@@ -41,7 +41,6 @@ def make(most_ms: int = 0) -> Deadlines:
             pytest.param({"x-request-timeout-ms": value}, False, id=f"ignored-{name}")
             for name, value in {
                 "text": "soon",
-                "sign": "-1",
                 "digits": "1" * 10,
                 "arabic": "\u0664\u0660\u0660",
                 "field-of-a-form": {"content-type": "text/plain"},
@@ -54,18 +53,17 @@ def test_a_header_says_how_long_a_request_may_wait(timeout: dict, late: bool) ->
 
 
 @pytest.mark.parametrize(
-    ("most_ms", "asked_ms", "late"),
+    ("most_ms", "asked", "late"),
     [
-        pytest.param(400, None, True, id="default"),
-        pytest.param(600, None, False, id="default-left"),
-        pytest.param(400, 9000, True, id="no-extension"),
-        pytest.param(600, 400, True, id="shorter"),
+        pytest.param(400, {}, True, id="default"),
+        pytest.param(600, {}, False, id="default-left"),
+        pytest.param(400, {"x-request-timeout-ms": "9000"}, True, id="no-extension"),
+        pytest.param(600, {"x-request-timeout-ms": "400"}, True, id="shorter"),
     ],
 )
 def test_a_header_shortens_the_archives_time_and_cannot_extend_it(
-    most_ms: int, asked_ms: int | None, late: bool
+    most_ms: int, asked: dict, late: bool
 ) -> None:
-    asked = {} if asked_ms is None else {"x-request-timeout-ms": str(asked_ms)}
     assert is_late(make(most_ms), {**HALF_A_SECOND_AGO, **asked}) == late
 
 

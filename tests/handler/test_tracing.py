@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +11,6 @@ import pytest
 from offpath.handler.pipeline import Batch, Item
 from offpath.handler.stages import Stage, StageTimer
 from offpath.handler.tracing import Tracer
-from tests.conftest import build
-from tests.handler.loaded_service import watched_events
 from tests.support.otlp_collector import Collector, run_collector
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}"
@@ -89,13 +86,3 @@ def test_traceparent_is_continued_by_its_flags(collector: Collector) -> None:
     assert request.trace_state == "a=b"
     assert trace(collector, 1.0, not_sampled) == []
     assert len(trace(collector, 1.0, broken)) == 4
-
-
-@pytest.mark.slow
-def test_traced_requests_open_nothing_and_connect_nowhere(
-    collector: Collector, tmp_path: Path
-) -> None:
-    traced = {"trace_endpoint": collector.url, "trace_share": 1.0}
-    mar = build(tmp_path, "near-free", "near-free", **traced)
-    assert watched_events("torchserve", mar) == []
-    assert any(span.name == "classify model" for span in collector.spans)

@@ -1,29 +1,97 @@
-"""After the warm-up a request opens no file, connects nowhere and starts no process."""
+"""After the warm-up a request opens no file, connects nowhere and starts no process.
+
+The handler is loaded as Granian's worker does; tests/serving/test_path.py traces both servers.
+"""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.handler.loaded_service import WORKERS, watched_events
+from tests.conftest import build
+from tests.support.images import jpeg
+from tests.support.otlp_collector import run_collector
+
+# Runs in a separate process, because an audit hook cannot be removed.
+PROGRAM = """
+import json, sys, threading
+from functools import partial
+from pathlib import Path
+from offpath.serving.granian.metric_sums import MetricSums, SummedMetric
+from offpath.serving.service.archived_handler import ArchivedHandler
+from offpath.serving.service.messages import Request
+
+archive, folder = map(Path, sys.argv[1:])
+handler = ArchivedHandler(archive, 8, make_metric=partial(SummedMetric, MetricSums()))
+bodies = [path.read_bytes() for path in sorted(folder.iterdir())]
+requests = [Request(body, f"request-{number}") for number, body in enumerate(bodies)]
+assert handler.handle(requests)[0].status == 200
+# These cost each worker seconds and megabytes. Only explanations and other engines need them.
+heavy = set(sys.modules).intersection(["captum", "torch._dynamo", "openvino.torch", "onnxruntime"])
+assert not heavy, heavy
+events = []
+watching = False
+handler_thread = threading.get_ident()
+WATCHED = ("open", "socket.", "os.rename", "os.remove", "os.mkdir", "os.listdir", "os.scandir",
+           "subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "shutil.",
+           "tempfile.", "import")
+
+def watch(event, arguments):
+    if watching and threading.get_ident() == handler_thread and event.startswith(WATCHED):
+        events.append(f"{event} {arguments}"[:200])
+
+sys.addaudithook(watch)
+watching = True
+for _ in range(25):
+    handler.handle(requests)  # 8 requests
+found = list(events)
+open("/dev/null").close()
+watching = False
+print(json.dumps([found, events]))
+handler.close()
+"""
 
 
-# The prediction log only adds to what a request does; the next test has it on.
-@pytest.mark.slow
-@pytest.mark.parametrize("server", WORKERS)
-def test_200_requests_touch_no_file_no_socket_and_start_no_process(
-    model_store: Path, server: str
+@pytest.mark.parametrize(
+    "is_traced", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["log", "log-and-spans"]
+)
+def test_200_requests_write_only_to_an_open_segment(
+    model_store: Path,
+    files: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_traced: bool,
 ) -> None:
-    assert watched_events(server, model_store / "near-free.mar") == []
-
-
-@pytest.mark.parametrize("server", WORKERS)
-def test_with_the_prediction_log_on_the_only_write_goes_to_an_open_segment(
-    model_store: Path, tmp_path: Path, server: str
-) -> None:
-    environ = {
-        "OFFPATH_PREDICTION_LOG": (tmp_path / "log").as_uri(),
-        "OFFPATH_SPOOL_DIR": str(tmp_path / "spool"),
-    }
-    assert watched_events(server, model_store / "near-free.mar", environ) == []
+    monkeypatch.setenv("OFFPATH_PREDICTION_LOG", (tmp_path / "log").as_uri())
+    monkeypatch.setenv("OFFPATH_SPOOL_DIR", str(tmp_path / "spool"))
+    with run_collector() as collector:
+        archive = model_store / "near-free.mar"
+        if is_traced:
+            traced: dict[str, Any] = {"trace_endpoint": collector.url, "trace_share": 1.0}
+            archive = build(tmp_path, "near-free", "near-free", **traced)
+        with zipfile.ZipFile(archive) as file:
+            file.extractall(tmp_path / "archive")
+        bodies = [files[name] for name in ("jpeg", "png", "webp", "gif", "tiff", "bmp")]
+        bodies += [jpeg(size=(2048, 1365)), b"not an image"]
+        (tmp_path / "bodies").mkdir()
+        for number, body in enumerate(bodies):
+            (tmp_path / "bodies" / f"{number}").write_bytes(body)
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, tmp_path / "archive", tmp_path / "bodies"],
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        assert done.returncode == 0, done.stderr
+        found, with_planted = json.loads(done.stdout.strip().splitlines()[-1])
+        assert found == []
+        # The watch sees a file that is opened.
+        assert len(with_planted) == 1 and "/dev/null" in with_planted[0]
+        spans = [span for span in collector.spans if span.name == "classify near-free"]
+        assert bool(spans) == is_traced

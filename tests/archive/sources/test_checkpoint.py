@@ -1,5 +1,14 @@
+"""Files of weights: what is found in them, and that nothing in them runs."""
+
 from __future__ import annotations
 
+import argparse
+import functools
+import pickle
+import sys
+import zipfile
+from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -7,20 +16,26 @@ import pytest
 import torch
 
 from offpath.archive.sources.checkpoint import find_state_dict, load_checkpoint
-from offpath.errors import ExpectedError
+from offpath.errors import ExpectedError, WrongOption
 
-WEIGHTS = {"conv.weight": torch.ones(2, 3), "fc.bias": torch.zeros(4)}
+WEIGHTS = {"conv.weight": torch.arange(6.0).view(2, 3), "fc.bias": torch.zeros(4)}
 NAMES = frozenset(WEIGHTS)
+HERE = Path(__file__).parent
+
+
+def read(path: Path, names: frozenset[str] = NAMES) -> tuple[dict[str, torch.Tensor], list[str]]:
+    said: list[str] = []
+    loaded = load_checkpoint(path, said.append)
+    return dict(find_state_dict(loaded, path, names, said.append)), said
+
+
+def assert_same(weights: dict[str, torch.Tensor]) -> None:
+    assert weights.keys() == WEIGHTS.keys()
+    assert all(torch.equal(weights[name], WEIGHTS[name]) for name in WEIGHTS)
 
 
 def prefixed(prefix: str) -> dict[str, torch.Tensor]:
     return {f"{prefix}{name}": value for name, value in WEIGHTS.items()}
-
-
-def read(path: Path, names: frozenset[str] = NAMES) -> tuple[set[str], list[str]]:
-    said: list[str] = []
-    loaded = load_checkpoint(path)
-    return set(find_state_dict(loaded, path, names, said.append)), said
 
 
 @pytest.mark.parametrize(
@@ -42,8 +57,8 @@ def test_weights_are_found_and_what_was_taken_off_is_said(
     tmp_path: Path, content: dict[str, Any], words: list[str]
 ) -> None:
     torch.save(content, tmp_path / "a.pt")
-    names, said = read(tmp_path / "a.pt")
-    assert names == set(WEIGHTS)
+    weights, said = read(tmp_path / "a.pt")
+    assert_same(weights)
     assert len(said) == len(words)
     for line, word in zip(said, words):
         assert word in line and "a.pt" in line
@@ -52,13 +67,14 @@ def test_weights_are_found_and_what_was_taken_off_is_said(
 def test_a_prefix_that_the_model_has_itself_stays(tmp_path: Path) -> None:
     own = prefixed("model.")
     torch.save(own, tmp_path / "a.pt")
-    assert read(tmp_path / "a.pt", frozenset(own)) == (set(own), [])
+    weights, said = read(tmp_path / "a.pt", frozenset(own))
+    assert (weights.keys(), said) == (own.keys(), [])
 
 
 def test_safetensors_are_read(tmp_path: Path) -> None:
     safetensors = pytest.importorskip("safetensors.torch")
     safetensors.save_file(prefixed("module."), tmp_path / "a.safetensors")
-    assert read(tmp_path / "a.safetensors")[0] == set(WEIGHTS)
+    assert_same(read(tmp_path / "a.safetensors")[0])
 
 
 @pytest.mark.parametrize(
@@ -83,3 +99,163 @@ def test_file_that_is_missing_or_broken_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(b"nothing")
     with pytest.raises(ExpectedError, match="is not a safetensors file"):
         read(tmp_path / "a.safetensors")
+
+
+# Objects beside the weights are left out, and nothing that the file names is imported or run.
+
+
+class Attributes(dict[str, Any]):
+    """A dict with attributes, like that of Lightning."""
+
+
+@dataclass
+class Slotted:
+    __slots__ = ("rate",)
+    rate: float
+
+
+def make_default() -> defaultdict[str, list[int]]:
+    made: defaultdict[str, list[int]] = defaultdict(list)
+    made["a"].append(1)
+    return made
+
+
+OBJECTS = {
+    "namespace": argparse.Namespace(lr=0.1, sizes=[1, 2]),
+    "dict": Attributes(lr=0.1),
+    "slots": Slotted(0.1),
+    "defaultdict": make_default(),
+    "partial": functools.partial(print, 1, end=""),
+    "class": torch.optim.Adam,
+    "module": torch.nn.CrossEntropyLoss(),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_weights_beside_an_object_are_read(tmp_path: Path, name: str) -> None:
+    content = {"hyper_parameters": {"one": OBJECTS[name]}, "state_dict": WEIGHTS}
+    torch.save(content, tmp_path / "last.ckpt")
+    with pytest.raises(pickle.UnpicklingError):  # or the test shows nothing
+        torch.load(tmp_path / "last.ckpt", weights_only=True)
+    weights, said = read(tmp_path / "last.ckpt")
+    assert_same(weights)
+    assert len(said) == 2 and "left out its objects of" in said[0]
+
+
+def test_weights_of_a_checkpoint_of_lightning_are_read_without_its_packages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # pytorch-lightning 2.4 wrote the file, with save_hyperparameters() of a Namespace, an OmegaConf
+    # configuration (2.3) and an enum.
+    for name in ("omegaconf", "pytorch_lightning"):
+        monkeypatch.setitem(sys.modules, name, None)
+    weights, said = read(HERE / "lightning.ckpt")
+    assert_same({name: weights[name] for name in WEIGHTS})
+    assert "argparse.Namespace" in said[0]
+
+
+def text(value: str) -> bytes:
+    return b"X" + len(value).to_bytes(4, "little") + value.encode()
+
+
+def call(function: str, *arguments: bytes) -> bytes:
+    module, _, name = function.rpartition(".")
+    return f"c{module}\n{name}\n".encode() + b"(" + b"".join(arguments) + b"tR"
+
+
+def make_hostile(code: str, shell: str, module: str) -> dict[str, bytes]:
+    """Pickles that run code or a shell's command when they are loaded, or import a module."""
+    execute = b"cbuiltins\nexec\n"
+    system = call("builtins.getattr", call("builtins.__import__", text("os")), text("system"))
+    inner = f"cbuiltins\nexec\n(V{code}\ntR."
+    return {
+        "os": call("os.system", text(shell)),
+        "posix": call("posix.system", text(shell)),
+        "exec": call("builtins.exec", text(code)),
+        "python-2": call("__builtin__.eval", text(f"exec({code!r})")),
+        "subprocess": call("subprocess.getoutput", text(shell)),
+        "inst": b"(" + text(code) + b"ibuiltins\nexec\n",
+        "obj": b"(" + execute + text(code) + b"o",
+        "stack-global": text("builtins") + text("exec") + b"\x93(" + text(code) + b"tR",
+        "getattr": system + b"(" + text(shell) + b"tR",
+        "partial": call("functools.partial", execute) + b"(" + text(code) + b"tR",
+        # BUILD sets an attribute that the second BUILD calls.
+        "build": b"ctypes\nSimpleNamespace\n)R}"
+        + text("__setstate__")
+        + execute
+        + b"sb"
+        + text(code)
+        + b"b",
+        "pickle": call("pickle.loads", call("_codecs.encode", text(inner), text("latin1"))),
+        "rebuild": call(
+            "torch._tensor._rebuild_from_type_v2",
+            execute,
+            b"N",
+            b"(" + text(code) + b"t",
+            b"}",
+        ),
+        "import": f"c{module}\nAnything\n".encode(),
+    }
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """Pickles by name; each leaves the file `ran` if anything of it runs or is imported."""
+    code = f"open({str(tmp_path / 'ran')!r}, 'w')"
+    (tmp_path / "payload_module.py").write_text(f"{code}\nAnything = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "payload_module", raising=False)
+    return make_hostile(code, f"touch {tmp_path}/ran", "payload_module")
+
+
+def splice(path: Path, fragment: bytes) -> None:
+    """Writes a checkpoint in which one value is what the fragment of a pickle makes."""
+    torch.save({"evil": "PLACE", "state_dict": WEIGHTS}, path.with_suffix(".good"))
+    with (
+        zipfile.ZipFile(path.with_suffix(".good")) as good,
+        zipfile.ZipFile(path, "w") as bad,
+    ):
+        for info in good.infolist():
+            content = good.read(info)
+            if info.filename.endswith("/data.pkl"):
+                assert content.count(text("PLACE")) == 1
+                content = content.replace(text("PLACE"), fragment)
+            bad.writestr(info.filename, content)
+
+
+CASES = list(make_hostile("", "", ""))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_of_a_hostile_checkpoint_runs(
+    tmp_path: Path, hostile: dict[str, bytes], name: str
+) -> None:
+    splice(tmp_path / "evil.ckpt", hostile[name])
+    try:
+        weights, said = read(tmp_path / "evil.ckpt")
+    except WrongOption as error:
+        assert "cannot be loaded with weights_only" in str(error)
+    else:
+        assert_same(weights)
+        assert "no code of them ran" in said[0]
+    assert not (tmp_path / "ran").exists()
+    # The fragment does run in pickle itself, or the test would show nothing.
+    try:
+        pickle.loads(b"\x80\x02" + hostile[name] + b".")
+    except Exception:
+        pass
+    assert (tmp_path / "ran").exists()
+
+
+def test_reader_forgets_the_stand_ins(tmp_path: Path) -> None:
+    torch.save({"a": OBJECTS["namespace"], "state_dict": WEIGHTS}, tmp_path / "a.ckpt")
+    before = torch.serialization.get_safe_globals()
+    read(tmp_path / "a.ckpt")
+    assert {*torch.serialization.get_safe_globals()} == {*before}
+
+
+def test_zip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.ckpt", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("a/data.pkl", bytes(100 << 20))
+    with pytest.raises(WrongOption, match=r"a\.ckpt is refused: its .* bytes unpack to"):
+        load_checkpoint(tmp_path / "a.ckpt")

@@ -6,17 +6,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import torch
 
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
-from offpath.archive.model_probe import count_classes
 from offpath.archive.sources.definition import check_shadowing
 from offpath.errors import ExpectedError
-from offpath.handler.image.geometry import InputGeometry
-from tests.archive.conftest import load, run_definition
+from tests.archive.conftest import load
 
-GEOMETRY = InputGeometry(32, 36)
 SEVERAL = """
 import torch
 LATE = None
@@ -54,25 +50,6 @@ def several(tmp_path: Path) -> Path:
     return tmp_path / "net.py"
 
 
-@pytest.mark.parametrize(
-    ("name", "classes", "files"),
-    [("Net", 4, ["net.py"]), ("make_model", 6, ["late.py", "net.py"])],
-)
-def test_class_or_factory_of_a_module_is_taken_with_what_it_imports(
-    several: Path, tmp_path: Path, name: str, classes: int, files: list[str]
-) -> None:
-    source, said = load(f"{several}:{name}")
-    assert count_classes(source.module, GEOMETRY) == classes
-    assert sorted(source.files) == files
-    assert any("late.py" in line for line in said) == ("late.py" in files)
-    assert source.model_file == Path("offpath_model.py")
-    (tmp_path / "archive").mkdir()
-    made = run_definition(source, tmp_path / "archive")
-    made.load_state_dict(dict(source.weights or {}))
-    images = torch.rand(2, 3, 8, 8)
-    torch.testing.assert_close(made(images), source.module(images))
-
-
 def test_file_that_is_named_and_imported_is_packed_once(several: Path, tmp_path: Path) -> None:
     source, _ = load(f"{several}:make_model")
     config = make_model_config(load_preset("cpu"), {}, {})
@@ -100,25 +77,10 @@ def test_name_in_a_file_that_makes_no_model_is_said(several: Path, name: str, me
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [
-        pytest.param("x = 1", "classes found: none", id="no-class"),
-        pytest.param("import no_such_module", "No module named", id="import-fails"),
-        pytest.param("raise SystemExit(0)", "SystemExit", id="exits"),
-        pytest.param(
-            "import torch\nclass A(torch.nn.Module):\n"
-            "    def __init__(self, n): super().__init__()",
-            "fails without arguments",
-            id="needs-arguments",
-        ),
-    ],
-)
-def test_definition_that_torchserve_could_not_load_is_refused(
-    tmp_path: Path, code: str, message: str
-) -> None:
+@pytest.mark.parametrize("code", ["import no_such_module", "raise SystemExit(0)"])
+def test_file_that_fails_on_import_is_refused(tmp_path: Path, code: str) -> None:
     (tmp_path / "net.py").write_text(code)
-    with pytest.raises(ExpectedError, match=message):
+    with pytest.raises(ExpectedError, match="fails on import: (ModuleNotFoundError|SystemExit)"):
         load(tmp_path / "net.py")
 
 

@@ -156,6 +156,13 @@ def test_the_worker_gets_the_model_that_torchserve_loads(
     assert torch.equal(answers, run_as_torchserve(old, tmp_path / "theirs", images))
 
 
+def test_a_checkpoint_that_its_class_cannot_load_is_refused(tmp_path: Path) -> None:
+    checkpoint = {"ours": {"net": {"x.fc.bias": torch.rand(4)}}}
+    old = unpack(make_old(tmp_path, write_net(method=UNWRAPS), checkpoint), tmp_path / "unpacked")
+    with pytest.raises(WrongOption, match="own load_state_dict fails .*fc.weight"):
+        load_model_source(str(old.model), str(old.weights))
+
+
 DOWNLOADS = {
     "by torch.hub": "torch.hub.load_state_dict_from_url('http://127.0.0.1:{port}/w.pth')",
     "by a socket": "__import__('socket').create_connection(('127.0.0.1', {port}))",

@@ -5,20 +5,16 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import re
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
-from torchvision.models.densenet import DenseNet
 
-from offpath.archive.sources.model_source import load_model_source
 from offpath.archive.sources.stock_archive import unpack
 from offpath.cli import run
-from offpath.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError
 from tests.support.stock_archive import make_stock
 
 LABELS = {"0": ["n01", "crane"], "1": ["n02", "crane"], "2": ["n03", "heron"]}
@@ -63,6 +59,7 @@ def test_model_labels_name_and_settings_are_taken_over_and_changes_said(
         "maxBatchDelay: 0 of model-config.yaml is left out",
         "foo: 1 of model-config.yaml",
         "several classes share crane",
+        "compared with the old handler on 4 photographs: the same scores",
         "--set decode=exact",
         "weights_only",
     ):
@@ -75,54 +72,3 @@ def test_another_handler_is_refused_with_what_to_do(stock: Any, tmp_path: Path) 
     with pytest.raises(ExpectedError, match="not image_classifier.*--handler FILE.py"):
         unpack(old, tmp_path / "folder")
     assert unpack(old, tmp_path / "other", has_own_handler=True).name == "stock"
-
-
-# TorchServe's first example, examples/image_classifier/densenet_161, with fewer layers.
-DENSENET = r"""
-import re
-from torchvision.models.densenet import DenseNet
-
-class ImageClassifier(DenseNet):
-    def __init__(self):
-        super().__init__(4, (1, 1), 8, num_classes=5)
-
-    def load_state_dict(self, state_dict, strict=True):
-        pattern = re.compile(
-            r'^(.*denselayer\d+\.(?:norm|relu|conv))\.'
-            r'((?:[12])\.(?:weight|bias|running_mean|running_var))$'
-        )
-        for key in list(state_dict.keys()):
-            res = pattern.match(key)
-            if res:
-                new_key = res.group(1) + res.group(2)
-                state_dict[new_key] = state_dict[key]
-                del state_dict[key]
-        return super().load_state_dict(state_dict, strict)
-"""
-
-
-def test_a_class_that_converts_its_checkpoint_is_converted(tmp_path: Path) -> None:
-    (tmp_path / "model.py").write_text(DENSENET)
-    made = DenseNet(4, (1, 1), 8, num_classes=5)
-    published = {
-        re.sub(r"(norm|conv)([12]\.)", r"\1.\2", name): value
-        for name, value in made.state_dict().items()
-        if not name.endswith("num_batches_tracked")  # a newer buffer
-    }
-    assert "features.denseblock1.denselayer1.norm.1.weight" in published
-    torch.save(published, tmp_path / "densenet161-8d451a50.pth")
-    old = make_stock(
-        *(tmp_path / "old", tmp_path / "model.py"),
-        tmp_path / "densenet161-8d451a50.pth",
-    )
-    new, said = convert(old)
-    assert "compared with the old handler on 4 photographs: the same scores" in said
-    with zipfile.ZipFile(new) as archive:
-        weights = torch.load(io.BytesIO(archive.read("weights.pt")), weights_only=True)
-    expected = made.state_dict()
-    assert weights.keys() == expected.keys()
-    assert all(torch.equal(weights[name], expected[name]) for name in expected)
-    del published["classifier.weight"]
-    torch.save(published, tmp_path / "densenet161-8d451a50.pth")
-    with pytest.raises(WrongOption, match="own load_state_dict fails .*classifier.weight"):
-        load_model_source(f"{tmp_path}/model.py", str(tmp_path / "densenet161-8d451a50.pth"))

@@ -16,7 +16,7 @@ from offpath.handler.image.decode import DecodeOptions, Pixels, decode_image
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.image.transform import transform_image
 from tests.support.costly import make_png, make_tiff
-from tests.support.photographs import PHOTOGRAPHS, Photograph, encode, find_photograph
+from tests.support.photographs import encode, find_photograph
 
 EXACT = DecodeOptions()
 ORIENTATION = 0x0112
@@ -50,17 +50,6 @@ def test_every_format_and_mode_decodes_as_pillow_does(files: dict[str, bytes], k
         assert decoded.pixels.dtype == np.uint8
         if "16bit" not in name:
             np.testing.assert_array_equal(decoded.pixels, with_pillow(payload), name)
-
-
-@pytest.mark.parametrize("photograph", PHOTOGRAPHS, ids=lambda p: p.name)
-def test_photographs_decode_bit_equal_to_pillow(photograph: Photograph) -> None:
-    image = photograph.image
-    image = image.crop((0, 0, min(image.width, 401), min(image.height, 307)))
-    for quality, subsampling in ((75, 2), (95, 0), (90, 1)):
-        if image.mode == "RGB":
-            assert_equal_pixels(encode(image, "JPEG", quality=quality, subsampling=subsampling))
-    assert_equal_pixels(encode(image, "JPEG", progressive=True, optimize=True))
-    assert_equal_pixels(encode(image, "PNG", compress_level=1))
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 8, 9, 17])

@@ -22,8 +22,6 @@ from offpath.handler.model.engines.eager import EagerEngine
 from offpath.handler.pipeline import Pipeline
 from tests.support.photographs import PHOTOGRAPHS, encode
 
-EXACT_BOUND = 0.01
-SCALED_BOUND = 0.03
 TOP_K = 1000
 
 
@@ -66,51 +64,19 @@ class Subject:
         return np.array([by_label[str(index)] for index in range(1000)])
 
 
-@cache
-def load_stock(model: str) -> StockReference:
-    weights = "random" if model == "resnet50" else None
-    return StockReference(load_model_source(model, weights))
+@pytest.fixture(scope="module")
+def stock() -> StockReference:
+    return StockReference(load_model_source("efficientnet-lite0", None))
 
 
-# The handler's part is the same for any model, and that of the first is compared by default.
-@pytest.fixture(params=["efficientnet-lite0", pytest.param("resnet50", marks=pytest.mark.slow)])
-def model(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-def compare(
-    payloads: dict[str, bytes], model: str = "efficientnet-lite0", **settings: object
-) -> tuple[dict[str, float], list[str]]:
-    """Largest probability difference per image, and the images whose top-1 changed."""
-    stock = load_stock(model)
-    subject = Subject(stock.source, **settings)
-    differences, flipped = {}, []
-    for name, payload in payloads.items():
+@pytest.mark.parametrize(("decode", "bound"), [("exact", 0.01), ("scaled", 0.03)])
+def test_photographs_are_answered_like_stock(
+    stock: StockReference, decode: str, bound: float
+) -> None:
+    subject = Subject(stock.source, decode=decode)
+    assert len(PHOTOGRAPHS) >= 24
+    for photograph in PHOTOGRAPHS:
+        payload = encode(photograph.rgb, "JPEG", quality=95)
         expected, got = stock.probabilities(payload), subject.probabilities(payload)
-        differences[name] = float(np.abs(expected - got).max())
-        if expected.argmax() != got.argmax():
-            flipped.append(name)
-    worst = max(differences, key=lambda name: differences[name])
-    print(f"largest difference {differences[worst]:.5f} ({worst}), {len(payloads)} images")
-    return differences, flipped
-
-
-@cache
-def as_shipped() -> dict[str, bytes]:
-    return {
-        photo.name: encode(photo.image.convert("RGB"), "JPEG", quality=95) for photo in PHOTOGRAPHS
-    }
-
-
-def test_exact_decoding_answers_like_stock(model: str) -> None:
-    differences, flipped = compare(as_shipped(), model, decode="exact")
-    assert len(differences) >= 24
-    assert max(differences.values()) <= EXACT_BOUND
-    assert not flipped
-
-
-def test_scaled_decoding_answers_like_stock(model: str) -> None:
-    differences, flipped = compare(as_shipped(), model)
-    assert len(differences) >= 24
-    assert max(differences.values()) <= SCALED_BOUND
-    assert not flipped
+        assert np.abs(expected - got).max() <= bound, photograph.name
+        assert expected.argmax() == got.argmax(), photograph.name

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.record import FIELDS, Record, encode_records
 from offpath.handler.stages import BatchTimings, Stage
 from tests.handler.conftest import MakePipeline
+from tests.handler.prediction_log.conftest import make_record
 from tests.support.photographs import encode, find_photograph
 
 JPEG = bytearray(encode(find_photograph("coffee").rgb, "JPEG"))
@@ -110,3 +113,19 @@ def test_payload_hash_is_the_hash_of_the_image(make_pipeline: MakePipeline) -> N
     assert empty.payload_hash is None
     (good,) = record(make_pipeline, [{"body": JPEG}], fields=["status"])
     assert good.payload_hash is None
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_finite_becomes_null(value: float) -> None:
+    record = make_record(predictions=[("a", value)], stage_ms={"decode": value})
+
+    row = json.loads(encode_records([record], FIELDS))
+
+    assert row["predictions"] == [{"label": "a", "probability": None}]
+    assert row["stage_ms"] == {"decode": None}
+
+
+def test_only_the_chosen_fields_are_written() -> None:
+    data = encode_records([make_record("e1"), make_record("e2")], ("event_id", "status"))
+
+    assert data == b'{"event_id":"e1","status":200}\n{"event_id":"e2","status":200}\n'

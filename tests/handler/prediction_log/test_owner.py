@@ -10,12 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from offpath.handler.prediction_log.owner import (
-    AdoptedFolders,
-    count_bytes,
-    is_owner_alive,
-    list_owner_folders,
-)
+from offpath.handler.prediction_log.owner import AdoptedFolders, is_owner_alive, list_owner_folders
 from offpath.handler.prediction_log.sink_file import make_sink_folder_name
 from tests.support.eventually import eventually
 
@@ -34,22 +29,6 @@ sys.stdin.readline()
 
 def find_sink_folder(tmp_path: Path) -> Path:
     return tmp_path / "spool" / make_sink_folder_name(f"file://{tmp_path}/out")
-
-
-def test_segments_of_a_living_process_are_not_adopted(
-    tmp_path: Path, start_writer: StartWriter
-) -> None:
-    writer = start_writer(segment_max_age_s=3600)
-    writer.wait_until_written()
-    adopted = AdoptedFolders(find_sink_folder(tmp_path))
-
-    assert adopted.adopt() == []
-    assert count_bytes(adopted.sink_folder) > 0
-
-    writer.kill()
-
-    assert adopted.adopt()
-    adopted.release()
 
 
 def test_only_one_of_many_adopters_gets_the_segments_of_a_dead_process(

@@ -16,9 +16,8 @@ from offpath.handler.prediction_log.sink_file import make_sink_folder_name
 from offpath.handler.prediction_log.sinks import S3Sink, open_sink
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.answering_server import Answers, answering_server
-from tests.support.bucket import Bucket
 from tests.support.eventually import eventually
-from tests.support.s3_servers import S3Server, make_environ
+from tests.support.s3_servers import make_environ
 
 BODY = b"the object's bytes" * 100
 MD5 = hashlib.md5(BODY).hexdigest()
@@ -112,18 +111,6 @@ def test_a_server_that_knows_no_checksums_gets_an_md5(s3: Answers) -> None:
     assert first[CHECKSUM] == SHA256 and "content-md5" not in first
     assert base64.b64decode(second["content-md5"]).hex() == MD5
     assert CHECKSUM not in second
-
-
-@pytest.mark.s3
-@pytest.mark.parametrize("server", ["seaweedfs", "moto_server"])
-def test_real_servers_prove_what_they_store(
-    request: pytest.FixtureRequest, server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running: S3Server = request.getfixturevalue(server)
-    for name, value in running.environ.items():
-        monkeypatch.setenv(name, value)
-
-    assert put(running.endpoint_url, Bucket(running).uri) == [None]
 
 
 def test_a_login_page_costs_no_record(

@@ -1,12 +1,10 @@
-"""The spool: sealing, its bound, both policies, and disks that are full or read-only."""
+"""The spool: sealing, its bound, both policies, and disks that are full or cannot be written."""
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -16,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from offpath.handler.prediction_log import shipper
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.owner import count_bytes
 from offpath.handler.prediction_log.packing import unpack_lines
@@ -204,7 +203,7 @@ def test_closing_releases_a_blocked_append(
     eventually(lambda: not appender.is_alive())
 
 
-# Full and read-only disks.
+# Full disks, and a spool that cannot be made.
 
 
 def fill_disk(disk: Path) -> Path:
@@ -270,52 +269,28 @@ def test_block_waits_on_a_full_disk_and_drops_nothing(
     assert read_out(tmp_path / "out") == Counter(ids)
 
 
-class ReadOnlyFolder:
-    """A folder that is read-only until `make_writable`."""
-
-    def __init__(self, path: Path, is_mounted: bool) -> None:
-        self.path = path
-        self._is_mounted = is_mounted
-        self._set(is_writable=False)
-
-    def make_writable(self) -> None:
-        self._set(is_writable=True)
-
-    def _set(self, is_writable: bool) -> None:
-        if not self._is_mounted:
-            self.path.chmod(0o700 if is_writable else 0o500)
-            return
-        options = "remount,rw" if is_writable else "remount,ro"
-        subprocess.run(["mount", "-o", options, str(self.path)], check=True)
-
-
-@pytest.fixture
-def read_only_folder(request: pytest.FixtureRequest, tmp_path: Path) -> ReadOnlyFolder:
-    if os.geteuid() == 0:
-        # Root ignores permissions.
-        mount = request.getfixturevalue("mount_tmpfs")
-        return ReadOnlyFolder(mount("size=64k"), is_mounted=True)
-    folder = tmp_path / "read-only"
-    folder.mkdir()
-    return ReadOnlyFolder(folder, is_mounted=False)
-
-
-def test_a_read_only_spool_costs_records_until_it_can_be_written(
-    open_log: OpenLog, read_only_folder: ReadOnlyFolder, caplog: pytest.LogCaptureFixture
+def test_a_spool_that_cannot_be_made_costs_records_until_it_can(
+    open_log: OpenLog,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    log = open_log(spool_dir=str(read_only_folder.path / "spool"))
+    monkeypatch.setattr(shipper, "TICK_S", 0.02)
+    monkeypatch.setattr(shipper, "RESCAN_S", 0.05)
+    (tmp_path / "file").touch()
+    log = open_log(spool_dir=str(tmp_path / "file" / "spool"))
 
     for _ in range(100):
         log.append([make_record(), make_record()])
     eventually(lambda: "OFFPATH_SPOOL_DIR" in caplog.text)
-    time.sleep(1.0)  # Five ticks of the shipper, none of which may warn again.
+    time.sleep(0.2)  # Ten ticks of the shipper, none of which may warn again.
 
     assert log.counters().dropped == 200
     assert log.counters().appended == 0
     warned = [one for one in caplog.records if one.levelno >= logging.WARNING]
     assert len(warned) == 1
 
-    read_only_folder.make_writable()
+    (tmp_path / "file").unlink()
 
     def append_one() -> bool:
         log.append([make_record()])

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+import queue
 import socket
 import threading
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -121,34 +121,23 @@ def test_a_failed_batch_releases_the_tensors_of_its_frames() -> None:
         assert freed.is_set()
 
 
-@pytest.fixture
-def ended() -> tuple[threading.Event, Callable[[int], None]]:
-    event = threading.Event()
-
-    def end(status: int) -> None:
-        assert status == EXIT_STATUS
-        event.set()
-
-    return event, end
-
-
-def test_the_process_ends_when_the_next_batch_arrives(
-    ended: tuple[threading.Event, Callable[[int], None]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("idle_s", "has_next"),
+    [
+        pytest.param(3600, True, id="when-the-next-batch-arrives"),
+        pytest.param(0.05, False, id="idle"),
+    ],
+)
+def test_the_process_ends_after_its_reply(
+    monkeypatch: pytest.MonkeyPatch, idle_s: float, has_next: bool
 ) -> None:
-    monkeypatch.setattr(sick_worker, "IDLE_S", 3600)
+    monkeypatch.setattr(sick_worker, "IDLE_S", idle_s)
+    statuses: queue.Queue[int] = queue.Queue()
     worker, server = socket.socketpair()
     with worker, server:
-        end_after_reply(worker, ended[1])
-        assert not ended[0].wait(0.1)  # it would have ended by then
-        server.send(b"I")
-        assert ended[0].wait(MOST_S)
-
-
-def test_an_idle_process_ends_without_a_next_batch(
-    ended: tuple[threading.Event, Callable[[int], None]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sick_worker, "IDLE_S", 0.05)
-    worker, server = socket.socketpair()
-    with worker, server:
-        end_after_reply(worker, ended[1])
-        assert ended[0].wait(MOST_S)
+        end_after_reply(worker, statuses.put)
+        if has_next:
+            with pytest.raises(queue.Empty):  # it would have ended by then
+                statuses.get(timeout=0.1)
+            server.send(b"I")
+        assert statuses.get(timeout=MOST_S) == EXIT_STATUS

@@ -46,20 +46,6 @@ def test_a_body_by_name_is_read(door: DoorBodies, folder: Path) -> None:
     assert read(door, headers(folder / NAME)) == b"\xff\xd8 image"
 
 
-def test_form_by_name_is_parsed(door: DoorBodies, folder: Path) -> None:
-    form = b'--b\r\nContent-Disposition: form-data; name="data"\r\n\r\n\xff\xd8\r\n--b--'
-    (folder / NAME).write_bytes(form)
-    kind = "multipart/form-data; boundary=b"
-    assert read(door, headers(folder / NAME, kind=kind)) == b"\xff\xd8"
-    assert read(door, headers(kind=kind), form) == b"\xff\xd8"
-
-
-def test_body_that_curl_labels_a_form_is_read(door: DoorBodies) -> None:
-    kind = "application/x-www-form-urlencoded"
-    assert read(door, headers(kind=kind), b"\xff\xd8 100%zz") == b"\xff\xd8 100%zz"
-    assert read(door, headers(kind=kind), b"data=%2F9j%2F") == b"\xff\xd8\xff"
-
-
 @pytest.mark.parametrize("key", ["", "wrong", "K" * 64, None, {"content-type": KEY}])
 def test_name_without_the_key_is_ignored(door: DoorBodies, folder: Path, key: object) -> None:
     (folder / NAME).write_bytes(b"\xff\xd8 secret")
