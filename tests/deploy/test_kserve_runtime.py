@@ -62,23 +62,6 @@ def test_kserves_schemas_accept_the_manifests(file: str) -> None:
         jsonschema.validate(manifest["spec"], schema["spec"])
 
 
-def test_the_runtime_takes_the_place_of_kserves_own() -> None:
-    # config/runtimes/kserve-torchserve.yaml
-    assert CONTAINER["name"] == "kserve-container"
-    assert CONTAINER["args"] == [
-        "torchserve",
-        "--start",
-        "--model-store=/mnt/models/model-store",
-        "--ts-config=/mnt/models/config/config.properties",
-    ]
-    (format_,) = RUNTIME["spec"]["supportedModelFormats"]
-    assert (format_["name"], format_["autoSelect"]) == ("pytorch", True) and format_["priority"] > 2
-    assert {one["name"] for one in CONTAINER["volumeMounts"]} == {
-        one["name"] for one in RUNTIME["spec"]["volumes"]
-    }
-    assert CONTAINER["securityContext"]["readOnlyRootFilesystem"]
-
-
 @pytest.mark.parametrize(
     ("given", "passed"),
     [

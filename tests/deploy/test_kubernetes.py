@@ -223,18 +223,6 @@ def test_an_empty_list_lets_nobody_in(chart: helm.Chart) -> None:
     assert not policy["ingress"] and "Ingress" in policy["policyTypes"]
 
 
-@pytest.mark.parametrize(
-    ("peers", "count"), [([], 0), ([{"podSelector": {}}], 1)], ids=["nobody", "some"]
-)
-def test_traces_may_leave_to_the_collector(
-    chart: helm.Chart, peers: list[dict[str, Any]], count: int
-) -> None:
-    values = {"networkPolicy": {"tracesTo": peers}}
-    egress = render(chart, values)["NetworkPolicy/defects-offpath"]["spec"]["egress"]
-    rules = [rule for rule in egress if {"port": 4318, "protocol": "TCP"} in rule["ports"]]
-    assert [rule["to"] for rule in rules] == [peers] * count
-
-
 @pytest.mark.parametrize("release", ["defects", "offpath", "a.b", "r" * 53, "r-" * 26])
 def test_every_name_fits_also_with_a_long_release(chart: helm.Chart, release: str) -> None:
     for key, one in render(chart, EVERYTHING, release).items():
@@ -245,20 +233,6 @@ def test_every_name_fits_also_with_a_long_release(chart: helm.Chart, release: st
             assert len(f"keda-hpa-{name}") <= 63
         for value in one["metadata"]["labels"].values():
             assert len(value) <= 63
-
-
-def test_a_release_that_begins_with_a_digit_is_refused(chart: helm.Chart) -> None:
-    with pytest.raises(helm.HelmRenderError, match="must begin with a letter"):
-        render(chart, {}, "2nd")
-
-
-def test_the_autoscaler_alone_has_the_number_and_keeps_it_without_prometheus(
-    chart: helm.Chart,
-) -> None:
-    objects = render(chart, EVERYTHING)
-    scaler = objects["ScaledObject/defects-offpath"]["spec"]
-    assert scaler["fallback"]["behavior"] == "currentReplicas"
-    assert "replicas" not in objects["Deployment/defects-offpath"]["spec"]
 
 
 def test_the_alerts_are_those_of_prometheus_for_one_release(

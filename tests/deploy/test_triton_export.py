@@ -22,21 +22,6 @@ def archive(model_store: Path) -> Path:
     return model_store / "near-free.mar"
 
 
-def test_the_repository_has_what_triton_and_its_owner_need(archive, tmp_path):
-    output = tmp_path / "new" / "repository"
-    lines = export_triton(archive, output)
-    version = output / "near-free" / "1"
-    assert {path.name for path in version.iterdir()} == {
-        "model.py",
-        "settings.json",
-        "service",
-        "archive",
-    }
-    assert (version / "archive" / "offpath" / "handler" / "classifier.py").is_file()
-    assert "torchserve" in (output / "requirements.txt").read_text().split()
-    assert "near-free/infer" in lines[-1]
-
-
 def test_the_configuration_says_what_the_archive_says(archive, tmp_path):
     exportable = read_exportable(archive)
     text = make_config(exportable, "net", is_thin=False)
@@ -70,14 +55,6 @@ def test_a_delay_that_torchserve_takes_from_its_default_is_the_same_everywhere(g
     assert model.settings.list_numbers()["maxBatchDelay"] == 100
     assert archive.describe_service()["max_batch_delay_ms"] == 100
     assert "max_queue_delay_microseconds: 100000" in make_config(archive, "some", is_thin=False)
-
-
-@pytest.mark.parametrize("is_open", [False, True])
-def test_explanations_that_are_not_exported_are_said(is_open, tmp_path):
-    settings = {"batchSize": 1, "handler": {"explanations": is_open}}
-    archive = write_archive(tmp_path, settings)
-    lines = export_triton(archive, tmp_path / "out")
-    assert any("not exported: explanations" in line for line in lines) == is_open
 
 
 def test_settings_that_a_worker_would_refuse_are_refused_at_the_export(tmp_path):

@@ -84,15 +84,6 @@ def test_every_guide_is_in_the_navigation_of_the_site() -> None:
     assert named == guides | {f"{name}.md" for name in made}
 
 
-def test_pre_commit_runs_the_tools_of_lint_sh() -> None:
-    lint = (ROOT / "scripts" / "lint.sh").read_text("utf-8")
-    (repository,) = read(".pre-commit-config.yaml")["repos"]
-    entries = [hook["entry"] for hook in repository["hooks"]]
-    tools = set(re.findall(r'"\$VENV/bin/([\w-]+)"', lint)) | {"schemas.sh"}
-    assert {Path(entry.split()[0]).name for entry in entries} == tools
-    assert any("check_english.py" in entry for entry in entries)
-
-
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.name)
 def test_a_mutation_changes_one_place(mutation: Mutation) -> None:
     assert (ROOT / mutation.file).read_text("utf-8").count(mutation.old) == 1

@@ -1,4 +1,4 @@
-"""The messages on docs/troubleshooting.md are those of the code, in the order of the alphabet."""
+"""The messages on docs/troubleshooting.md are those of the code."""
 
 from __future__ import annotations
 
@@ -41,9 +41,3 @@ def texts() -> str:
 def test_every_part_of_a_message_is_in_the_code(texts: str, message: str) -> None:
     parts = [part.strip() for part in message.split("...")]
     assert [part for part in parts if part not in texts] == []
-
-
-def test_the_rows_of_a_section_are_in_the_order_of_the_alphabet() -> None:
-    for section in PAGE.split("\n## ")[1:]:
-        firsts = [row.lower() for row in re.findall(r"^\| (`.*?) \| ", section, re.MULTILINE)]
-        assert firsts == sorted(firsts)

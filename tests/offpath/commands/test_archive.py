@@ -25,20 +25,12 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-# Its archive is also loaded by itself, in a process that imports torch.
-WHOLE = "test_archive_is_built_and_summarised"
-
-
 @pytest.fixture
-def archive(
-    request: pytest.FixtureRequest, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Archive:
-    """`archive(...)` runs `offpath archive` for net.py, in a folder with labels.txt too."""
-    if request.node.name != WHOLE:
-        monkeypatch.setattr(build, "check_loads_alone", lambda *_: None)
+def archive(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
+    """`archive(...)` runs `offpath archive` for net.py."""
+    monkeypatch.setattr(build, "check_loads_alone", lambda *_: None)  # seconds of torch's import
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(THREE_CLASSES)
-    Path("labels.txt").write_text("red\ngreen\nblue\n")
     torch.save({"head.weight": torch.eye(3), "head.bias": torch.zeros(3)}, "net.pt")
 
     def call(*arguments: str) -> Done:
@@ -58,14 +50,6 @@ def list_engine_files(store: Path) -> list[str]:
     with zipfile.ZipFile(store / "classifier.mar") as file:
         parts = [name.partition("engine/") for name in file.namelist()]
     return [name for before, _, name in parts if name and not before]
-
-
-def test_archive_is_built_and_summarised(archive: Archive, store: Path) -> None:
-    code, out, _ = archive("--name", "net", "--labels", "labels.txt")
-    assert code == 0
-    assert "net.mar" in out
-    assert "batch 8, delay 1 ms, 2 workers" in out
-    assert [file.name for file in store.iterdir()] == ["net.mar"]
 
 
 def test_options_end_up_in_the_archives_settings(archive: Archive, store: Path) -> None:

@@ -36,16 +36,6 @@ def photo(tmp_path: Path) -> Path:
     return file
 
 
-def test_json_is_one_object_per_line(predict: Predict, answers: Answers, photo: Path) -> None:
-    answers.headers = {"x-request-id": "abc"}
-    code, out, _ = predict(photo, photo, "--url", answers.url, "--json")
-    lines = [json.loads(line) for line in out.splitlines()]
-    assert code == 0
-    assert [line["image"] for line in lines] == [str(photo)] * 2
-    assert lines[0]["labels"] == {"cat": 0.75, "dog": 0.25}
-    assert (lines[0]["status"], lines[0]["request_id"]) == (200, "abc")
-
-
 def test_model_token_and_thin_pixels_reach_the_server(
     predict: Predict, answers: Answers, photo: Path
 ) -> None:

@@ -22,14 +22,6 @@ def test_a_saved_run_reads_back_a_row_a_line(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["run.json"]
 
 
-def test_a_value_a_request_is_kept_to_the_microsecond() -> None:
-    run = make_run()
-    run.add(0, "offpath", PHOTOS, {"latency_ms": [1.23456, 2.0], "elapsed_s": 1.23456})
-    listed, single = run.rows
-    assert (listed.values, listed.value) == ([1.235, 2.0], None)
-    assert (single.values, single.value) == (None, 1.23456)
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -42,19 +34,3 @@ def test_what_is_no_run_is_refused(text: str, said: str, tmp_path: Path) -> None
     path.write_text(text)
     with pytest.raises(ExpectedError, match=said):
         load_run(path)
-
-
-def test_a_save_cut_short_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "run.json"
-    make_run().save(path)
-    before = path.read_bytes()
-
-    def fail(*_: object) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr("os.replace", fail)
-    with pytest.raises(OSError, match="no space"):
-        make_compare().save(path)
-    assert path.read_bytes() == before

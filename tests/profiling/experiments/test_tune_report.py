@@ -1,15 +1,13 @@
-"""Results of a search: outcomes, bound, verdict, tables, chart and preset."""
+"""Results of a search: outcomes, bound, verdict, finalists and the winner."""
 
 from __future__ import annotations
 
 import pytest
 
-from offpath.archive.model_config import load_preset, make_model_config
 from offpath.profiling.experiments.tune_report import (
     choose_finalists,
     read_result,
     read_trials,
-    write_preset,
 )
 from tests.profiling.experiments.tuned import OTHER, PRESET, SMALL, make_run
 
@@ -28,9 +26,6 @@ def test_finalists_are_the_preset_and_the_best_other(bound_ms, finalists):
     assert choose_finalists(outcomes, PRESET, bound_ms) == finalists
 
 
-# The verdict
-
-
 @pytest.mark.parametrize(
     ("preset", "other"),
     [
@@ -42,17 +37,3 @@ def test_a_gain_within_the_noise_confirms_the_preset(preset, other):
     result = read_result(make_run(preset, other))
     assert result.verdict.winner == PRESET
     assert "confirms the preset" in result.verdict.text
-
-
-# What is shown and written
-
-
-def test_the_winner_is_a_preset_that_offpath_archive_takes(tmp_path):
-    path, run = tmp_path / "tuned.yaml", make_run()
-    write_preset(path, read_result(run))
-    config = make_model_config(load_preset(str(path)), {}, {}).settings
-    assert config["handler"] == {"top_k": 3, "threads": OTHER.threads}
-    assert (config["batchSize"], config["maxBatchDelay"]) == (16, 5)
-    assert (config["minWorkers"], config["maxWorkers"]) == (2, 2)
-    assert config["responseTimeout"] == load_preset("cpu")["responseTimeout"]
-    assert path.read_text().startswith("# 2026-01-01")
