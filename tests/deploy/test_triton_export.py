@@ -1,4 +1,4 @@
-"""`offpath export triton`: its files and refusals; a real Triton is in test_same_answers.py."""
+"""`offpath export triton`: its files and refusals; a real Triton is in test_adapters.py."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, OUR_HANDLER, read_mar
-from offpath.commands.export import command
 from offpath.deploy.exportable import read_exportable
 from offpath.deploy.triton.export import export_triton, make_config
 from offpath.errors import ExpectedError
@@ -73,32 +71,6 @@ def write_archive(folder: Path, settings: dict) -> Path:
         mar.writestr("c.yaml", json.dumps(settings))
         mar.writestr(OUR_HANDLER, "")
     return path
-
-
-@pytest.mark.parametrize(
-    ("arrange", "options", "message"),
-    [
-        pytest.param(lambda out: None, ["--name", "a b"], "--name 'a b'", id="name"),
-        pytest.param(lambda out: out.touch(), [], "is a file", id="file"),
-        pytest.param(
-            lambda out: (out.mkdir(), (out / "thesis.tex").touch()),
-            ["--force"],
-            "holds files that are no export",
-            id="somebodys-folder",
-        ),
-    ],
-)
-def test_a_wrong_output_or_name_is_refused_and_nothing_is_deleted(
-    arrange, options, message, archive, tmp_path
-):
-    output = tmp_path / "out"
-    arrange(output)
-    before = sorted(tmp_path.rglob("*"))
-    arguments = ["triton", str(archive), "--output", str(output), *options]
-    result = CliRunner().invoke(command, arguments)
-    assert isinstance(result.exception, ExpectedError)
-    assert message in str(result.exception)
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_an_earlier_export_is_replaced_with_force_alone(archive, tmp_path):

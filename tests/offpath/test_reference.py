@@ -9,8 +9,11 @@ from pathlib import Path
 
 import yaml
 
+from offpath.cli import main
 from offpath.handler import errors
 from offpath.handler.config import HandlerConfig
+from scripts.command_list import list_commands
+from tests.offpath.conftest import read_json_keys
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 METRICS = Path(__file__).parents[2] / "serving" / "conf" / "metrics.yaml"
@@ -50,6 +53,16 @@ def test_every_status_of_an_item_is_named() -> None:
         and issubclass(kind, errors.ItemError)
         and kind is not errors.ItemError
     }
+
+
+def test_every_json_output_is_named() -> None:
+    """The tests of the commands compare their outputs with `read_json_keys`."""
+    with_json = {
+        path.removeprefix("offpath ")
+        for path, command, _ in list_commands(main, "offpath")
+        if any("--json" in option.opts for option in command.params)
+    }
+    assert set(read_json_keys()) == with_json
 
 
 # serving/front/reply_counts.py and serving/granian/reports.py write these.

@@ -14,7 +14,7 @@ from offpath.archive import build
 from offpath.archive.mar_file import read_archives
 from offpath.archive.model_config import load_preset
 from tests.archive.conftest import THREE_CLASSES
-from tests.offpath.conftest import Done, Run
+from tests.offpath.conftest import Done, Run, read_json_keys
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 Archive = Callable[..., Done]
@@ -65,6 +65,7 @@ def test_options_end_up_in_the_archives_settings(archive: Archive, store: Path) 
     assert code == 0
     summary = json.loads(out)
     config = read_config(store / "classifier.mar")
+    assert list(summary) == read_json_keys()["archive"]
     assert summary["config"] == config
     assert summary["bytes"] == (store / "classifier.mar").stat().st_size
     assert (config["batchSize"], config["maxBatchDelay"]) == (16, 9)

@@ -10,7 +10,7 @@ import pytest
 
 from offpath.handler.prediction_log.record import Record
 from offpath.serving.log_tools.comparing import measure_psi
-from tests.offpath.conftest import Done, Run
+from tests.offpath.conftest import Done, Run, read_json_keys
 from tests.support.pages import list_requests, read_page
 from tests.support.prediction_logs import write_log
 
@@ -29,6 +29,7 @@ def compare(run: Run, *arguments: object) -> dict[str, Any]:
     done = run("logs", "report", *arguments, "--json")
     assert done.code == 0, done.err
     content: dict[str, Any] = json.loads(done.out)
+    assert list(content) == read_json_keys()["logs report"]
     return content
 
 

@@ -9,7 +9,7 @@ import pytest
 from offpath.commands.predict import find_images
 from offpath.errors import ExpectedError
 from offpath.handler.request.npy import read_npy
-from tests.offpath.conftest import Done, Run
+from tests.offpath.conftest import Done, Run, read_json_keys
 from tests.support.answering_server import Answers, answering_server
 from tests.support.photographs import encode, find_photograph
 
@@ -57,6 +57,7 @@ def test_image_that_cannot_be_sent_does_not_stop_the_others(
     lines = {Path(line["image"]).name: line for line in map(json.loads, out.splitlines())}
     assert code == 1
     assert lines["photo.jpg"]["status"] == 200
+    assert list(lines["photo.jpg"]) == read_json_keys()["predict"]
     for name in ("broken.png", "folder.jpg"):
         assert lines[name]["status"] is None
         assert lines[name]["error"]

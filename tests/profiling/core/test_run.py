@@ -8,7 +8,7 @@ import pytest
 
 from offpath.errors import ExpectedError
 from offpath.profiling.core.run import Failure, load_run
-from tests.profiling.runs import PHOTOS, make_compare, make_run
+from tests.profiling.runs import make_compare
 
 
 def test_a_saved_run_reads_back_a_row_a_line(tmp_path: Path) -> None:

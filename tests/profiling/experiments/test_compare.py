@@ -83,6 +83,9 @@ def test_each_window_has_replies_cost_memory_and_the_replies_difference(compare)
         # Each request is held for 10 ms.
         assert summary.value(server, cell, "latency_ms.p50") > 10
         assert summary.value(server, Cell(), "ready_s") > 0.01
+        # Of one Python process.
+        assert 1 < summary.value(server, cell, "pss_mb") <= summary.value(server, cell, "rss_mb")
+        assert 0 < summary.value(server, cell, "cpu_ms") < 100
     assert run.variants["a"] == {"batch_size": 8}
     assert run.settings["clients"] == [2] and run.settings["model"] == "near-free"
 
