@@ -126,25 +126,19 @@ def measure_ms(door: FrontProcess, requests: int) -> list[float]:
     return sorted(took)
 
 
-def measure_beside_slow(door: FrontProcess, requests: int) -> tuple[list[float], list[float]]:
-    """Returns a good client's latencies alone, and beside 200 clients that stop in the middle."""
+def test_a_good_client_beside_200_slow_ones(door: FrontProcess) -> None:
     measure_ms(door, 30)
-    alone = measure_ms(door, requests)
+    alone = measure_ms(door, 400)
     with ExitStack() as stack:
         for number in range(200):
             slow = stack.enter_context(connect(door))
             # Half of them within a body, half within a header.
             half = head_of(len(LARGE)) + LARGE[: 1000 * number]
             slow.sendall(half if number % 2 else b"POST")
-        beside = measure_ms(door, requests)
+        beside = measure_ms(door, 400)
         with contextlib.suppress(ConnectionResetError):
             # The last is let go as the others are: nobody waits for ever.
             assert slow.recv(1000) == b""
-    return alone, beside
-
-
-def test_a_good_client_beside_200_slow_ones(door: FrontProcess) -> None:
-    alone, beside = measure_beside_slow(door, 400)
     for name, ms in (("alone", alone), ("beside 200 slow clients", beside)):
         print(f"\n{name}: p50 {ms[200]:.1f}, p99 {ms[396]:.1f} ms", end="")
     assert beside[396] <= 2 * alone[396]

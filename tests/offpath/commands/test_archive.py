@@ -15,7 +15,6 @@ from offpath.archive.mar_file import read_archives
 from offpath.archive.model_config import load_preset
 from tests.archive.conftest import THREE_CLASSES
 from tests.offpath.conftest import Done, Run, read_json_keys
-from tests.support.photographs import PHOTOGRAPHS, encode
 
 Archive = Callable[..., Done]
 
@@ -44,12 +43,6 @@ def read_config(archive: Path) -> dict[str, Any]:
     with zipfile.ZipFile(archive) as file:
         config: dict[str, Any] = yaml.safe_load(file.read("model-config.yaml"))
     return config
-
-
-def list_engine_files(store: Path) -> list[str]:
-    with zipfile.ZipFile(store / "classifier.mar") as file:
-        parts = [name.partition("engine/") for name in file.namelist()]
-    return [name for before, _, name in parts if name and not before]
 
 
 def test_options_end_up_in_the_archives_settings(archive: Archive, store: Path) -> None:
@@ -91,22 +84,3 @@ def test_a_second_version_is_a_second_file(archive: Archive, store: Path) -> Non
     assert held == [("classifier", "1.0"), ("classifier", "2.0")]
     refused = archive("--model-version", "1/2")
     assert refused.code == 2 and "--model-version '1/2': accepted" in refused.err
-
-
-def test_engine_travels_in_the_archive_with_its_settings(
-    archive: Archive, store: Path, tmp_path: Path
-) -> None:
-    photographs = tmp_path / "photographs"
-    photographs.mkdir()
-    for photograph in PHOTOGRAPHS[:6]:
-        jpeg = encode(photograph.rgb.resize((300, 260)), "JPEG")
-        (photographs / f"{photograph.name}.jpg").write_bytes(jpeg)
-    engine = ("--engine", "openvino", "--precision", "fp32")
-    code, out, err = archive(*engine, "--calibrate", str(photographs), "--json")
-    assert code == 0
-    section = {"engine": "openvino", "precision": "fp32"}
-    assert json.loads(out)["config"]["handler"] == section
-    assert read_config(store / "classifier.mar")["handler"] == section
-    assert "engine openvino fp32: on 3 photographs" in err
-    files = ["model.fp32.bin", "model.fp32.xml", "parity.npz"]
-    assert list_engine_files(store) == files

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import httpx
 import psutil
@@ -49,6 +49,12 @@ server.serve_forever()
 """
 # An observer that does nothing.
 LISTENER = Mock()
+# Limits without processes.
+METER = MagicMock()
+METER.__enter__.return_value = METER
+METER.measure_decode.return_value = Rate(10, 1.0, 2.0)
+METER.measure_forward.return_value = Rate(30, 1.0, 2.0)
+METER.other_cores.return_value = 0.0
 
 
 class QuickServer(Adapter):
@@ -116,28 +122,6 @@ class RunningQuickServer:
 
     def log_path(self) -> Path:
         return Path("the.log")
-
-
-class QuickMeter:
-    """Limits without processes."""
-
-    def __init__(self, *_: object) -> None:
-        pass
-
-    def __enter__(self) -> QuickMeter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def measure_decode(self, paths: Sequence[Path]) -> Rate:
-        return Rate(10, 1.0, 2.0)
-
-    def measure_forward(self) -> Rate:
-        return Rate(30, 1.0, 2.0)
-
-    def other_cores(self, rate: Rate) -> float:
-        return 0.0
 
 
 class QuickGenerator:

@@ -15,7 +15,7 @@ from offpath.profiling.load.window import Load
 from tests.profiling.experiments.quick import (
     CAT,
     LISTENER,
-    QuickMeter,
+    METER,
     QuickServer,
     are_gone,
     make_workload,
@@ -39,7 +39,7 @@ def make_choices(workloads: list[str], **changes: Any) -> Choices:
 @pytest.fixture
 def compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Runs a comparison of quick servers."""
-    monkeypatch.setattr("offpath.profiling.experiments.compare.LimitMeter", QuickMeter)
+    monkeypatch.setattr("offpath.profiling.experiments.compare.LimitMeter", lambda *_: METER)
 
     def run(servers: list[QuickServer], expected: ExpectedReply = CAT, **changes: Any) -> Run:
         serve(monkeypatch, servers, expected)
