@@ -94,10 +94,10 @@ def test_every_panel_of_the_dashboard_shows_something(watched: Watched) -> None:
 def test_every_alert_is_evaluated_and_a_lost_worker_raises_one(watched: Watched) -> None:
     door, prometheus = watched
     for _ in range(2):
-        before = door.python_workers()
+        before = set(door.python_workers())
         for worker in before:
             os.kill(worker, signal.SIGKILL)
-        wait_for_others(door, set(before))
+        eventually(lambda: len(set(door.python_workers()) - before) == len(before))
         prometheus.wait_until("increase(offpath_worker_starts_total[1m]) > 0")
     prometheus.wait_until('ALERTS{alertname="OffpathWorkerRestarts"}')
     # What OffpathCrashLoop counts.
@@ -116,7 +116,3 @@ def test_every_alert_is_evaluated_and_a_lost_worker_raises_one(watched: Watched)
     assert states["OffpathEngineRefused"] == "inactive"
     (share,) = (rule for rule in alerts if rule["name"] == "OffpathErrorShare")
     assert share["state"] == "pending"
-
-
-def wait_for_others(door: FrontProcess, before: set[int]) -> None:
-    eventually(lambda: len(set(door.python_workers()) - before) == len(before))
