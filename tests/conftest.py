@@ -31,7 +31,7 @@ TOGETHER = {
         "service/test_contract.py",
         *("check/test_running.py", "offline/test_offline.py", "server/test_in_force.py"),
         *("test_client.py", "test_grpc.py", "test_inputs.py"),
-        *("test_lifecycle.py", "test_path.py", "../deploy/test_archived_handler.py"),
+        *("test_lifecycle.py", "test_path.py"),
         "../profiling/experiments/test_server_profile.py",
     ),
 }

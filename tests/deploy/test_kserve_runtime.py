@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,9 +18,8 @@ import jsonschema
 import pytest
 import yaml
 
-from offpath.serving.process.ports import resolve_ports
-from tests.support.eventually import eventually
-from tests.support.front import log_variables, read_event_ids
+from tests.deploy.containers import run_container
+from tests.support.front import read_event_ids
 from tests.support.images import jpeg
 from tests.support.monitoring import DEPLOY
 
@@ -62,23 +59,6 @@ def test_kserves_schemas_accept_the_manifests(file: str) -> None:
         jsonschema.validate(manifest["spec"], schema["spec"])
 
 
-def test_the_runtime_takes_the_place_of_kserves_own() -> None:
-    # config/runtimes/kserve-torchserve.yaml
-    assert CONTAINER["name"] == "kserve-container"
-    assert CONTAINER["args"] == [
-        "torchserve",
-        "--start",
-        "--model-store=/mnt/models/model-store",
-        "--ts-config=/mnt/models/config/config.properties",
-    ]
-    (format_,) = RUNTIME["spec"]["supportedModelFormats"]
-    assert (format_["name"], format_["autoSelect"]) == ("pytorch", True) and format_["priority"] > 2
-    assert {one["name"] for one in CONTAINER["volumeMounts"]} == {
-        one["name"] for one in RUNTIME["spec"]["volumes"]
-    }
-    assert CONTAINER["securityContext"]["readOnlyRootFilesystem"]
-
-
 @pytest.mark.parametrize(
     ("given", "passed"),
     [
@@ -115,37 +95,11 @@ def pod(model_store: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[by
     shutil.copy(model_store / "near-free.mar", store)
     config = tmp_path / "models" / "config.properties"
     config.write_text(CONFIG)
-    (port,) = resolve_ports("0.0.0.0", [0])
-    bin_ = Path(sys.executable).parent
-    env = {
-        **os.environ,
-        **log_variables(tmp_path),
-        "PATH": f"{KSERVE}:{DEPLOY / 'container'}:{bin_}:{os.environ['PATH']}",
-        "OFFPATH_LOG_DIR": str(tmp_path / "logs"),
-        "PORT": str(port),
-        "TS_SERVICE_ENVELOPE": "kserve",
-    }
     command = ["torchserve", "--start", f"--model-store={store}", f"--ts-config={config}"]
-    with (tmp_path / "output").open("wb") as output:
-        process = subprocess.Popen(
-            [*command, *MORE_ARGUMENTS, "--metrics-port=0"], env=env, stdout=output, stderr=output
-        )
-
-    def is_ready() -> bool:
-        if process.poll() is not None:
-            pytest.fail((tmp_path / "output").read_text())
-        try:
-            ready = httpx.get(f"http://127.0.0.1:{port}/v1/models/near-free")
-        except httpx.HTTPError:
-            return False
-        return ready.status_code == 200
-
-    try:
-        eventually(is_ready)
-        yield process, port
-    finally:
-        process.terminate()
-        process.wait()
+    command += [*MORE_ARGUMENTS, "--metrics-port=0"]
+    ping = "/v1/models/near-free"
+    with run_container(command, tmp_path, "PORT", ping, TS_SERVICE_ENVELOPE="kserve") as running:
+        yield running
 
 
 @pytest.mark.slow

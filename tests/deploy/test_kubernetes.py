@@ -223,18 +223,6 @@ def test_an_empty_list_lets_nobody_in(chart: helm.Chart) -> None:
     assert not policy["ingress"] and "Ingress" in policy["policyTypes"]
 
 
-@pytest.mark.parametrize(
-    ("peers", "count"), [([], 0), ([{"podSelector": {}}], 1)], ids=["nobody", "some"]
-)
-def test_traces_may_leave_to_the_collector(
-    chart: helm.Chart, peers: list[dict[str, Any]], count: int
-) -> None:
-    values = {"networkPolicy": {"tracesTo": peers}}
-    egress = render(chart, values)["NetworkPolicy/defects-offpath"]["spec"]["egress"]
-    rules = [rule for rule in egress if {"port": 4318, "protocol": "TCP"} in rule["ports"]]
-    assert [rule["to"] for rule in rules] == [peers] * count
-
-
 @pytest.mark.parametrize("release", ["defects", "offpath", "a.b", "r" * 53, "r-" * 26])
 def test_every_name_fits_also_with_a_long_release(chart: helm.Chart, release: str) -> None:
     for key, one in render(chart, EVERYTHING, release).items():
@@ -245,20 +233,6 @@ def test_every_name_fits_also_with_a_long_release(chart: helm.Chart, release: st
             assert len(f"keda-hpa-{name}") <= 63
         for value in one["metadata"]["labels"].values():
             assert len(value) <= 63
-
-
-def test_a_release_that_begins_with_a_digit_is_refused(chart: helm.Chart) -> None:
-    with pytest.raises(helm.HelmRenderError, match="must begin with a letter"):
-        render(chart, {}, "2nd")
-
-
-def test_the_autoscaler_alone_has_the_number_and_keeps_it_without_prometheus(
-    chart: helm.Chart,
-) -> None:
-    objects = render(chart, EVERYTHING)
-    scaler = objects["ScaledObject/defects-offpath"]["spec"]
-    assert scaler["fallback"]["behavior"] == "currentReplicas"
-    assert "replicas" not in objects["Deployment/defects-offpath"]["spec"]
 
 
 def test_the_alerts_are_those_of_prometheus_for_one_release(
@@ -279,30 +253,12 @@ def test_the_alerts_are_those_of_prometheus_for_one_release(
         subprocess.run(["promtool", "check", "rules", rules], check=True)
 
 
-def test_the_monitor_finds_the_metrics_service_alone(chart: helm.Chart) -> None:
-    objects = render(chart, EVERYTHING)
-    wanted = objects["ServiceMonitor/defects-offpath"]["spec"]["selector"]["matchLabels"]
-    found = [
-        key
-        for key, one in objects.items()
-        if key.startswith("Service/") and wanted.items() <= one["metadata"]["labels"].items()
-    ]
-    assert found == ["Service/defects-offpath-metrics"]
-    query = objects["ScaledObject/defects-offpath"]["spec"]["triggers"][0]["metadata"]
-    assert 'service="defects-offpath-metrics"' in query["query"]
-
-
 @pytest.mark.parametrize(
     ("values", "said"),
     [
         ({"queu": 1}, "'queu' not allowed"),
-        ({"server": "tomcat"}, "at '/server'"),
-        ({"tls": {"secretname": "x"}}, "'secretname' not allowed"),
         ({"predictionLog": {"uri": "bucket"}}, "at '/predictionLog/uri'"),
         ({"sharedMemory": "511Mi"}, "at '/sharedMemory'"),
-        ({"extraArgs": ["allow-cpu"]}, "at '/extraArgs/0'"),
-        ({"modelStore": {"a": {}, "b": {}}}, "at '/modelStore'"),
-        ({"timing": {"startup": 1}}, "at '/timing/startup'"),
     ],
 )
 def test_a_wrong_value_is_named(chart: helm.Chart, values: dict[str, Any], said: str) -> None:

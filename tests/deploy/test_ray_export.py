@@ -17,6 +17,7 @@ from offpath.deploy.ray.export import export_ray
 from offpath.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.exported import OffpathRay
+from offpath.serving.service.messages import make_event_id
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 CONFIG = "model-config.yaml"
@@ -47,15 +48,6 @@ def test_the_application_has_the_archives_settings(archive, tmp_path):
     assert deployment["max_ongoing_requests"] > config["batchSize"]
     assert deployment["ray_actor_options"] == {"num_cpus": 2, "num_gpus": 0}
     assert "ray[serve]" in (tmp_path / "app" / "requirements.txt").read_text()
-
-
-def test_replicas_scale_between_two_numbers_by_what_is_in_flight(archive, tmp_path):
-    export_ray(archive, tmp_path / "app", replicas=(1, 3))
-    (application,) = read_yaml(tmp_path / "app")["applications"]
-    scaling = application["deployments"][0]["autoscaling_config"]
-    assert (scaling["min_replicas"], scaling["max_replicas"]) == (1, 3)
-    batch_size = read_mar(archive).model_config["batchSize"]
-    assert scaling["target_ongoing_requests"] == 2 * batch_size
 
 
 def test_kuberay_gets_the_same_application(archive, tmp_path):
@@ -105,6 +97,13 @@ def test_replicas_share_the_gpu_and_a_pod_has_it(archive, tmp_path):
     (worker,) = group["template"]["spec"]["containers"]
     assert worker["resources"]["requests"]["cpu"] == "4"
     assert worker["resources"]["limits"]["nvidia.com/gpu"] == 1
+
+
+@pytest.mark.parametrize("given", ["", "1", "a~", "a b", "x" * 65])
+def test_two_requests_with_one_id_have_two_records(given: str) -> None:
+    first, second = make_event_id(given), make_event_id(given)
+    assert first != second and "~" not in first
+    assert first.startswith(given) == (given in ("", "1"))
 
 
 @pytest.fixture(scope="module")

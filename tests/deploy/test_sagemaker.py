@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import os
 import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,15 +13,13 @@ import httpx
 import pytest
 
 from offpath.serving.client import Client, make_npy
-from offpath.serving.process.ports import resolve_ports
+from tests.deploy.containers import run_container
 from tests.support.eventually import eventually
-from tests.support.front import load, log_variables, read_event_ids
+from tests.support.front import load, read_event_ids
 from tests.support.images import jpeg
-from tests.support.monitoring import DEPLOY
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 
-SERVE = DEPLOY / "container" / "serve"
 PHOTOGRAPH = jpeg(size=(500, 333))
 
 
@@ -34,12 +30,6 @@ class Endpoint:
     process: subprocess.Popen[bytes]
     url: str
     folder: Path
-
-    def is_healthy(self) -> bool:
-        try:
-            return httpx.get(f"{self.url}/ping").status_code == 200
-        except httpx.HTTPError:
-            return False
 
 
 @pytest.fixture(params=["an archive", "its content"])
@@ -54,27 +44,10 @@ def endpoint(
         (model / archive.name).symlink_to(archive)
     else:
         zipfile.ZipFile(archive).extractall(model)
-    (port,) = resolve_ports("0.0.0.0", [0])
-    env = {
-        **os.environ,
-        **log_variables(tmp_path),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "OFFPATH_MODEL_DIR": str(model),
-        "OFFPATH_LOG_DIR": str(tmp_path / "logs"),
-        "SAGEMAKER_BIND_TO_PORT": str(port),
-    }
-    with (tmp_path / "output").open("wb") as output:
-        process = subprocess.Popen(
-            [SERVE, "--metrics-port", "0"], env=env, stdout=output, stderr=output
-        )
-    running = Endpoint(process, f"http://127.0.0.1:{port}", tmp_path)
-    try:
-        eventually(lambda: process.poll() is not None or running.is_healthy())
-        assert process.poll() is None, (tmp_path / "output").read_text()
-        yield running
-    finally:
-        process.terminate()
-        process.wait()
+    command, where = ["serve", "--metrics-port", "0"], {"OFFPATH_MODEL_DIR": str(model)}
+    with run_container(command, tmp_path, "SAGEMAKER_BIND_TO_PORT", "/ping", **where) as running:
+        process, port = running
+        yield Endpoint(process, f"http://127.0.0.1:{port}", tmp_path)
 
 
 def test_every_kind_of_body_is_answered_at_invocations(endpoint: Endpoint) -> None:

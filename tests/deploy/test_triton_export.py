@@ -1,4 +1,4 @@
-"""`offpath export triton`: its files and refusals; a real Triton is in test_same_answers.py."""
+"""`offpath export triton`: its files and refusals; a real Triton is in test_adapters.py."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, OUR_HANDLER, read_mar
-from offpath.commands.export import command
 from offpath.deploy.exportable import read_exportable
 from offpath.deploy.triton.export import export_triton, make_config
 from offpath.errors import ExpectedError
@@ -20,21 +18,6 @@ from offpath.serving.granian.slots import plan_models
 @pytest.fixture
 def archive(model_store: Path) -> Path:
     return model_store / "near-free.mar"
-
-
-def test_the_repository_has_what_triton_and_its_owner_need(archive, tmp_path):
-    output = tmp_path / "new" / "repository"
-    lines = export_triton(archive, output)
-    version = output / "near-free" / "1"
-    assert {path.name for path in version.iterdir()} == {
-        "model.py",
-        "settings.json",
-        "service",
-        "archive",
-    }
-    assert (version / "archive" / "offpath" / "handler" / "classifier.py").is_file()
-    assert "torchserve" in (output / "requirements.txt").read_text().split()
-    assert "near-free/infer" in lines[-1]
 
 
 def test_the_configuration_says_what_the_archive_says(archive, tmp_path):
@@ -72,14 +55,6 @@ def test_a_delay_that_torchserve_takes_from_its_default_is_the_same_everywhere(g
     assert "max_queue_delay_microseconds: 100000" in make_config(archive, "some", is_thin=False)
 
 
-@pytest.mark.parametrize("is_open", [False, True])
-def test_explanations_that_are_not_exported_are_said(is_open, tmp_path):
-    settings = {"batchSize": 1, "handler": {"explanations": is_open}}
-    archive = write_archive(tmp_path, settings)
-    lines = export_triton(archive, tmp_path / "out")
-    assert any("not exported: explanations" in line for line in lines) == is_open
-
-
 def test_settings_that_a_worker_would_refuse_are_refused_at_the_export(tmp_path):
     archive = write_archive(tmp_path, {"handler": {"image_size": "large"}})
     with pytest.raises(ExpectedError, match="handler.image_size"):
@@ -96,32 +71,6 @@ def write_archive(folder: Path, settings: dict) -> Path:
         mar.writestr("c.yaml", json.dumps(settings))
         mar.writestr(OUR_HANDLER, "")
     return path
-
-
-@pytest.mark.parametrize(
-    ("arrange", "options", "message"),
-    [
-        pytest.param(lambda out: None, ["--name", "a b"], "--name 'a b'", id="name"),
-        pytest.param(lambda out: out.touch(), [], "is a file", id="file"),
-        pytest.param(
-            lambda out: (out.mkdir(), (out / "thesis.tex").touch()),
-            ["--force"],
-            "holds files that are no export",
-            id="somebodys-folder",
-        ),
-    ],
-)
-def test_a_wrong_output_or_name_is_refused_and_nothing_is_deleted(
-    arrange, options, message, archive, tmp_path
-):
-    output = tmp_path / "out"
-    arrange(output)
-    before = sorted(tmp_path.rglob("*"))
-    arguments = ["triton", str(archive), "--output", str(output), *options]
-    result = CliRunner().invoke(command, arguments)
-    assert isinstance(result.exception, ExpectedError)
-    assert message in str(result.exception)
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_an_earlier_export_is_replaced_with_force_alone(archive, tmp_path):

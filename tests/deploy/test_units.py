@@ -37,16 +37,13 @@ def read_containerfile() -> str:
     return (CONTAINER / "Containerfile").read_text()
 
 
-def list_serve_options(text: str) -> set[str]:
-    return set(re.findall(r"--[a-z][a-z-]+", text))
-
-
 def test_what_is_started_are_options_of_offpath_serve() -> None:
     known = {option for param in serve.params for option in param.opts}
     in_container = read_containerfile().partition('CMD ["offpath"')[2]
     (in_unit,) = re.findall(r"^ExecStart=(.*)$", UNIT.read_text(), re.MULTILINE)
     for text in (in_container.partition("]")[0], in_unit):
-        assert list_serve_options(text) and list_serve_options(text) <= known
+        options = set(re.findall(r"--[a-z][a-z-]+", text))
+        assert options and options <= known
 
 
 def test_compose_mounts_what_is_there_and_opens_ports_to_this_host_alone() -> None:

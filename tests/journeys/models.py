@@ -34,15 +34,10 @@ class Net(nn.Sequential):
         super().__init__(*make_layers(3))
 
 
-class Tags(nn.Sequential):
-    def __init__(self):
-        super().__init__(*make_layers(3), nn.Sigmoid())
-
-
-def make_grey():
-    return nn.Sequential(*make_layers(1))
+def make_grey_tags():
+    return nn.Sequential(*make_layers(1), nn.Sigmoid())
 """
-NET = NETS.partition("class Tags")[0]
+NET = NETS.partition("def make_grey_tags")[0]
 
 
 def softmax(outputs: torch.Tensor) -> torch.Tensor:
@@ -98,18 +93,14 @@ def wrap_as_ddp(weights: dict[str, torch.Tensor]) -> object:
 JOURNEYS = {
     "net": Journey(take("Net"), ("--model", "net.py")),
     "tags": Journey(
-        take("Tags"),
-        ("--model", "nets.py:Tags", "--set", "activation=auto"),
-        save=wrap_as_ddp,
-        said=("activation auto: none", "removed 'module.' from the start of every name"),
-        score=lambda outputs: outputs,
-    ),
-    "grey": Journey(
-        take("make_grey"),
-        ("--model", "nets.py:make_grey", "--set", "channels=1")
+        take("make_grey_tags"),
+        ("--model", "nets.py:make_grey_tags", "--set", "activation=auto", "--set", "channels=1")
         + ("--set", "mean=0.5", "--set", "std=0.5")
         + ("--set", "image_size=384", "--set", "resize=stretch"),
+        save=wrap_as_ddp,
+        said=("activation auto: none", "removed 'module.' from the start of every name"),
         pixels=preprocess(v2.Resize((384, 384)), 384, (0.5,), channels=1),
+        score=lambda outputs: outputs,
     ),
     # The smallest whose published weights have another preprocessing than the default.
     "regnet": Journey(

@@ -13,12 +13,16 @@ from typing import Any
 
 from offpath.serving.process.processes import end_family
 
-# Runs several commands in one process; prints the standard error of each as JSON.
+# Runs several commands in one process; prints the standard error of each as JSON. The first archive
+# is also loaded by itself, in another process, which takes seconds to import torch.
 SEVERAL = """
 import contextlib, io, json, sys
 from offpath import cli
+from offpath.archive import build
 said = []
 for command in json.loads(sys.argv[1]):
+    if said:
+        build.check_loads_alone = lambda *_: None
     with contextlib.redirect_stderr(io.StringIO()) as stderr:
         try:
             cli.run(command)
@@ -68,9 +72,10 @@ class Shell:
         return json.loads(self.run(*command, "--json", code=code))
 
     def execute(self, *command: object, code: int = 0) -> str:
-        """Runs any command, keeps its standard error in `said` and returns its standard output."""
-        done = subprocess.run(list(map(str, command)), **self._where(), capture_output=True)
-        self.said = done.stderr
+        """Runs any command and returns its standard output."""
+        done = subprocess.run(
+            list(map(str, command)), cwd=self.folder, env=self.env, capture_output=True, text=True
+        )
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
 
@@ -79,30 +84,20 @@ class Shell:
         """Runs `offpath serve` until the block ends; yields what it prints when it is READY."""
         ports = ("--port", 0, "--metrics-port", 0, "--json")
         command = [self.python.with_name("offpath"), "serve", *options, *ports]
-        with self.started(*command) as process:
+        process = subprocess.Popen(
+            list(map(str, command)),
+            cwd=self.folder,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
             assert process.stdout is not None
             line = process.stdout.readline()
             assert line, "it ended before it was READY"
             yield json.loads(line)
-
-    @contextmanager
-    def started(self, *command: object) -> Iterator[subprocess.Popen[str]]:
-        """Runs a command until the block ends."""
-        process = subprocess.Popen(
-            list(map(str, command)),
-            **self._where(),
-            stdout=subprocess.PIPE,
-            # `torchserve --foreground` leaves its Java behind when it is ended.
-            start_new_session=True,
-        )
-        try:
-            yield process
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait()
+            process.communicate()
             end_family(process.pid, timeout_s=15)
-            if process.stdout is not None:
-                process.stdout.close()
-
-    def _where(self) -> dict[str, Any]:
-        return {"cwd": self.folder, "env": self.env, "text": True}

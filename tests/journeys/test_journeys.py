@@ -16,11 +16,11 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.journeys.conftest import ROOT
 from tests.journeys.models import JOURNEYS, ask_torch
 from tests.journeys.shell import Shell
 from tests.support.eventually import eventually
 from tests.support.front import check_addresses
-from tests.support.wheel import ROOT
 
 pytestmark = pytest.mark.server
 GUIDE = ROOT / "docs" / "your-handler.md"

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import sys
@@ -51,39 +50,6 @@ def test_kind_of_error_decides_the_exit_code(
     done = run()
     assert done.code == code
     assert said in done.err
-
-
-def test_ctrl_c_while_a_text_is_executed_exits_with_130_too(tmp_path: Path) -> None:
-    program = """
-from offpath import cli
-cli.main.main = lambda **_: exec("raise KeyboardInterrupt")
-cli.run()
-"""
-    (tmp_path / "interrupted.py").write_text(program)
-    # As `python -m offpath`: a script of its own would not end by the signal.
-    command = [sys.executable, "-m", "interrupted"]
-    done = subprocess.run(command, capture_output=True, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (130, b"")
-
-
-@pytest.mark.parametrize(
-    ("name", "code"),
-    [
-        pytest.param("given/it/below", 2, id="below-it"),
-        pytest.param("given", 2, id="above-it"),
-        pytest.param("another/folder", 3, id="none-that-was-passed"),
-    ],
-)
-def test_what_cannot_be_a_path_is_a_wrong_option(
-    run: Run, monkeypatch: pytest.MonkeyPatch, name: str, code: int
-) -> None:
-    def fail(**_: object) -> NoReturn:
-        raise NotADirectoryError(errno.ENOTDIR, "Not a directory", name)
-
-    monkeypatch.setattr(cli.main, "main", fail)
-    done = run("any", "--output=given/it")
-    assert done.code == code
-    assert ("Traceback" in done.err) == (code == 3)
 
 
 def test_help_is_answered_without_importing_torch() -> None:

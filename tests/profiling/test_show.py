@@ -9,7 +9,7 @@ import pytest
 
 from offpath.cli import run
 from offpath.commands.run_outputs import Outputs, keeping
-from tests.profiling.runs import make_compare, make_run
+from tests.profiling.runs import make_compare
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "research" / "results"
@@ -32,14 +32,6 @@ def test_a_committed_result_is_shown_and_fits_80_columns(
     assert len(shown.splitlines()) > 3
     # Cut by rich where a table does not fit.
     assert "…" not in shown and max(map(len, shown.splitlines())) <= 80
-
-
-def test_a_run_of_an_unknown_experiment_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_run("jvm").save(tmp_path / "run.json")
-    assert exit_code(str(tmp_path / "run.json")) == 2
-    assert "no experiment 'jvm'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

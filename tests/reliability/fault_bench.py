@@ -7,7 +7,6 @@ import re
 import subprocess
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,15 +20,13 @@ from offpath.serving.log_tools.reading import compare
 from tests.fuzz.costly_requests import SIDE
 from tests.reliability.logged_server import LogTrial
 from tests.support.costly import progressive_jpeg
+from tests.support.door_rounds import BODIES
 from tests.support.eventually import eventually
 from tests.support.front import FrontProcess, Reply, Seen, load
 from tests.support.granian import FRONTS
-from tests.support.images import jpeg
 
 STAGE_S = float(os.environ.get("OFFPATH_FAULT_STAGE_S", "4"))
 CLIENTS = 4
-# One body is passed on in the request, one in a file.
-BODIES = [jpeg(size=(500, 333)), jpeg(size=(2048, 1365))]
 # A request that takes a worker about a second, so that it is in flight when a fault strikes.
 SLOW = progressive_jpeg(SIDE, 3)
 SLOW_CLIENTS = 3
@@ -209,8 +206,3 @@ def run_stage(
     # A killed worker's successor counts from 0.
     stage.given_up = max(0, bench.count_given_up() - given_up)
     return stage
-
-
-def statuses_of(stage: Stage) -> Counter[int]:
-    """Counts the statuses of all requests."""
-    return stage.seen.statuses + stage.in_flight.statuses

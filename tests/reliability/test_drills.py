@@ -3,7 +3,7 @@
 A real Prometheus scrapes the server every second and evaluates the shipped rules. In the test's
 copy of them `for: 1m` and `for: 2m` are HOLD, so that an alert fires within a drill.
 
-OFFPATH_DRILLS=FILE.json pytest -m reliability -s tests/reliability/test_drills.py
+pytest -m reliability -s tests/reliability/test_drills.py
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from offpath.profiling.core.host import describe_host
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
 from tests.support.eventually import MOST_S, eventually
@@ -45,7 +44,6 @@ from tests.support.obedient_model import (
 DRILL_S = float(os.environ.get("OFFPATH_DRILL_S", "25"))
 HOLD, RESPONSE_TIMEOUT_S = "10s", 20
 CLIENTS, PAUSE_S = 4, 0.05
-ROWS: list[dict[str, Any]] = []
 SICKNESSES = {"nan": "images.mul_(float('nan'))", "out of memory": "raise MemoryError('no')"}
 
 pytestmark = [
@@ -150,23 +148,8 @@ def drill(served: Served, name: str) -> Iterator[dict[str, Any]]:
         answers = one.statuses - before[model]
         answers += Counter(broken=one.broken.total(), refused=one.refused)
         row[model] = {str(status): count for status, count in answers.items()}
-    ROWS.append(row)
-    keep_rows()
     print(f"\n{json.dumps(row)}", flush=True)
     assert set(row.get("well", {"200": 0})) == {"200"}
-
-
-def keep_rows() -> None:
-    """Writes the file with the rows so far."""
-    head = {
-        "format": "offpath-drills/1",
-        "command": "pytest -m reliability -s tests/reliability/test_drills.py",
-        "seed": "none: nothing is random",
-        "drill_s": DRILL_S,
-        "host": describe_host(),
-    }
-    if path := os.environ.get("OFFPATH_DRILLS"):
-        Path(path).write_text(json.dumps({**head, "rows": ROWS}, indent=1) + "\n")
 
 
 @pytest.fixture(

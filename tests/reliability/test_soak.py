@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +78,7 @@ class Samples:
     def take(self, at_s: float) -> None:
         """Takes one row, unless two servers run side by side."""
         if not self.is_reloading:
-            with _processes_may_end():
+            with suppress(psutil.Error, FileNotFoundError):  # one row less: a process has ended
                 self.rows.append((at_s, self._measure()))
 
     def _measure(self) -> dict[str, float]:
@@ -125,15 +125,6 @@ class Samples:
         )
         print(f"| slope | {cells} |")
         return growing
-
-
-@contextmanager
-def _processes_may_end() -> Iterator[None]:
-    try:
-        yield
-    except (psutil.Error, FileNotFoundError):
-        # One row less.
-        pass
 
 
 def _rss_mb(pids: list[int]) -> float:

@@ -21,22 +21,16 @@ FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe
 
 
 class Browser:
-    """One page of a running browser.
-
-    Attributes:
-        events: every event that the page has sent, such as console messages and requests.
-    """
+    """One page of a running browser."""
 
     def __init__(self, commands: int, answers: int) -> None:
         self._commands, self._answers = commands, answers
         self._rest, self._number = b"", 0
         self._session: dict[str, str] = {}
-        self.events: list[dict[str, Any]] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = {"sessionId": attached["sessionId"]}
-        for domain in ("Page", "Runtime", "Log", "Network", "DOM"):
-            self.call(f"{domain}.enable")
+        self.call("Page.enable")
 
     def call(self, method: str, **parameters: object) -> dict[str, Any]:
         """Runs one command of the protocol and returns its result."""
@@ -48,7 +42,6 @@ class Browser:
             if answer.get("id") == self._number:
                 assert "error" not in answer, (method, answer)
                 return answer["result"]
-            self.events.append(answer)
 
     def _read(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
@@ -94,15 +87,6 @@ class Browser:
         for kind in ("dragEnter", "dragOver", "drop"):
             where = {"x": box[0], "y": box[1], "data": data}
             self.call("Input.dispatchDragEvent", type=kind, **where)
-
-    def list_complaints(self) -> list[str]:
-        """Returns what the browser complained about: errors and violations of the policy."""
-        self.evaluate("0")
-        logged = [
-            e["params"]["entry"]["text"] for e in self.events if e["method"] == "Log.entryAdded"
-        ]
-        thrown = [e for e in self.events if e["method"] == "Runtime.exceptionThrown"]
-        return [*logged, *map(str, thrown)]
 
 
 def find_browser() -> str | None:

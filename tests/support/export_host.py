@@ -47,6 +47,13 @@ def add_module(name: str, **content: Any) -> None:
     vars(sys.modules[name]).update(content)
 
 
+class TritonError(tuple):
+    INVALID_ARG, UNAVAILABLE, INTERNAL = STATUS_OF_CODE
+
+    def __new__(cls, *parts: Any) -> TritonError:
+        return super().__new__(cls, parts)
+
+
 class RayHost:
     def __init__(self, folder: Path) -> None:
         def deployment(cls: Any) -> Any:
@@ -77,8 +84,13 @@ class RayHost:
         content, status, own = self._run(self._replica(asked))
         return status, own, content
 
-    def check_health(self) -> None:
-        self._run(self._replica.check_health())
+    def check_health(self) -> str:
+        """Returns why Ray would replace the replica."""
+        try:
+            self._run(self._replica.check_health())
+        except RuntimeError as error:
+            return str(error)
+        return ""
 
     def _run(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
@@ -91,14 +103,7 @@ class TritonHost:
             get_input_tensor_by_name=lambda request, _: request.image,
             InferenceResponse=lambda outputs=(), error=None: (outputs, error),
             Tensor=lambda name, values: (name, values),
-            TritonError=type(
-                "E",
-                (tuple,),
-                {
-                    **{code: code for code in STATUS_OF_CODE},
-                    "__new__": lambda cls, *parts: tuple(parts),
-                },
-            ),
+            TritonError=TritonError,
             MetricFamily=Anything,
         )
         (version,) = folder.glob("*/1")
@@ -121,9 +126,6 @@ class TritonHost:
             return STATUS_OF_CODE[error[1]], {}, error[0].encode()
         return 200, {}, bytes(dict(outputs)["REPLY"][0][0])
 
-    def check_health(self) -> None:
-        """Triton asks nothing: an instance says it with each answer."""
-
 
 def main(kind: str, folder: Path) -> None:
     host = {"ray": RayHost, "triton": TritonHost}[kind](folder)
@@ -134,7 +136,7 @@ def main(kind: str, folder: Path) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             headers = {name.lower(): value for name, value in self.headers.items()}
             if self.path == "/health":
-                status, own, content = self._check_health()
+                status, own, content = 200, {}, host.check_health().encode()
             elif self.path == "/ids":
                 status, own, content = 200, {}, json.dumps(ids).encode()
             else:
@@ -146,13 +148,6 @@ def main(kind: str, folder: Path) -> None:
             self.wfile.write(content)
 
         do_GET = do_PUT = do_POST
-
-        def _check_health(self) -> Answer:
-            try:
-                host.check_health()
-            except RuntimeError as error:
-                return 500, {}, str(error).encode()
-            return 200, {}, b""
 
         def log_message(self, *_: Any) -> None:
             pass

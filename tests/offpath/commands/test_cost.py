@@ -1,4 +1,4 @@
-"""`offpath cost`: options, wrong input."""
+"""`offpath cost`: the published bill, rates of a result, wrong input."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from click.testing import CliRunner
 
 from offpath.commands.cost import command
 from offpath.errors import ExpectedError
-from tests.profiling.runs import make_compare
+from offpath.profiling.experiments.cost import read_rates
+from tests.profiling.runs import PHOTOS, make_compare, make_window
 
 PEAK = ("--peak-per-s", "10")
 
 
-def run(*args: str) -> str:
+def run_cost(*args: str) -> str:
     return CliRunner().invoke(command, args, catch_exceptions=False).output
 
 
 def test_the_published_example_prints_both_totals_and_its_assumptions():
-    text = run("--example", "published")
+    text = run_cost("--example", "published")
     rows = [line.split() for line in text.splitlines()]
     assert ["torchserve", "803.08", "803"] in rows
     assert ["triton", "384.44", "384"] in rows
@@ -27,6 +28,21 @@ def test_the_published_example_prints_both_totals_and_its_assumptions():
 def test_a_cpus_rates_are_not_priced_for_a_gpu_instance(tmp_path):
     make_compare().save(tmp_path / "result.json")
     options = ("--result", str(tmp_path / "result.json"), *PEAK)
-    assert "g4dn.xlarge" not in run(*options, "--instance", "c7i.large")
+    assert "g4dn.xlarge" not in run_cost(*options, "--instance", "c7i.large")
     with pytest.raises(ExpectedError, match="on a CPU.*has a T4.*--rate-per-instance"):
-        run(*options, "--instance", "g4dn.xlarge")
+        run_cost(*options, "--instance", "g4dn.xlarge")
+
+
+def test_rates_come_from_a_result_file(tmp_path):
+    path = tmp_path / "result.json"
+    run = make_compare()
+    run.variants["dead"] = {}
+    run.add(0, "dead", PHOTOS, make_window(0, replies_none=3, latency_ms=[]))
+    run.save(path)
+    rates, on_gpu, doubts = read_rates(path, None)
+    assert rates == {"torchserve-stock": 11.0, "offpath": 121.0}
+    assert not on_gpu
+    # The doubts of the run go with its rates.
+    assert any(it.startswith("spread: the rounds of offpath") for it in doubts)
+    with pytest.raises(ExpectedError, match="'photos-55k'.*one of photos"):
+        read_rates(path, "photos-55k")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from offpath.handler.prediction_log.record import Record
 from offpath.serving.log_tools.comparing import measure_psi
-from tests.offpath.conftest import Done, Run
+from tests.offpath.conftest import Done, Run, read_json_keys
 from tests.support.pages import list_requests, read_page
 from tests.support.prediction_logs import write_log
 
@@ -30,6 +29,7 @@ def compare(run: Run, *arguments: object) -> dict[str, Any]:
     done = run("logs", "report", *arguments, "--json")
     assert done.code == 0, done.err
     content: dict[str, Any] = json.loads(done.out)
+    assert list(content) == read_json_keys()["logs report"]
     return content
 
 
@@ -130,19 +130,10 @@ def test_the_page_loads_nothing_and_shows_strange_texts_as_texts(run: Run, tmp_p
     assert "A" in texts and "1 pairs of a record" in "".join(texts)
 
 
-def test_psi_is_the_sum_over_bins_and_its_noise_is_exceeded_by_one_sample_in_20() -> None:
+def test_psi_is_the_sum_over_bins_with_its_noise() -> None:
     found = measure_psi([(5000, 2500), (5000, 7500)])
     # (0.25 - 0.5) ln(0.25 / 0.5) + (0.75 - 0.5) ln(0.75 / 0.5)
     assert found is not None and found.psi == pytest.approx(0.27465, abs=1e-4)
     # The 95 % point of chi-squared with one degree of freedom is 3.841.
     assert found.noise == pytest.approx(3.841 * 2 / 10_000, rel=0.03)
     assert measure_psi([(3, 0), (2, 0)]) is None
-
-    dice = random.Random(1)
-    shares = [0.3, 0.25, 0.2, 0.15, 0.07, 0.03]
-    trials, above = 400, 0
-    for _ in range(trials):
-        some = [dice.choices(range(6), shares, k=count) for count in (900, 300)]
-        one = measure_psi([(some[0].count(k), some[1].count(k)) for k in range(6)])
-        above += one is not None and one.psi > one.noise
-    assert 0.03 < above / trials < 0.07

@@ -9,7 +9,7 @@ import pytest
 from offpath.commands.predict import find_images
 from offpath.errors import ExpectedError
 from offpath.handler.request.npy import read_npy
-from tests.offpath.conftest import Done, Run
+from tests.offpath.conftest import Done, Run, read_json_keys
 from tests.support.answering_server import Answers, answering_server
 from tests.support.photographs import encode, find_photograph
 
@@ -36,16 +36,6 @@ def photo(tmp_path: Path) -> Path:
     return file
 
 
-def test_json_is_one_object_per_line(predict: Predict, answers: Answers, photo: Path) -> None:
-    answers.headers = {"x-request-id": "abc"}
-    code, out, _ = predict(photo, photo, "--url", answers.url, "--json")
-    lines = [json.loads(line) for line in out.splitlines()]
-    assert code == 0
-    assert [line["image"] for line in lines] == [str(photo)] * 2
-    assert lines[0]["labels"] == {"cat": 0.75, "dog": 0.25}
-    assert (lines[0]["status"], lines[0]["request_id"]) == (200, "abc")
-
-
 def test_model_token_and_thin_pixels_reach_the_server(
     predict: Predict, answers: Answers, photo: Path
 ) -> None:
@@ -67,6 +57,7 @@ def test_image_that_cannot_be_sent_does_not_stop_the_others(
     lines = {Path(line["image"]).name: line for line in map(json.loads, out.splitlines())}
     assert code == 1
     assert lines["photo.jpg"]["status"] == 200
+    assert list(lines["photo.jpg"]) == read_json_keys()["predict"]
     for name in ("broken.png", "folder.jpg"):
         assert lines[name]["status"] is None
         assert lines[name]["error"]

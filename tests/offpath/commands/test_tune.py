@@ -1,4 +1,4 @@
-"""`offpath tune`: wrong input before anything starts; one tiny real search."""
+"""`offpath tune`: one tiny real search."""
 
 from __future__ import annotations
 
@@ -14,16 +14,11 @@ from offpath.archive.model_config import (
     load_preset,
     make_model_config,
 )
-from offpath.commands.tune import command, describe_next_step
+from offpath.commands.tune import command
 from offpath.profiling.core.run import load_run
 from offpath.profiling.experiments import tune
-from offpath.profiling.experiments.tune_report import (
-    read_fresh_rounds,
-    read_result,
-    read_trials,
-)
+from offpath.profiling.experiments.tune_report import read_fresh_rounds, read_trials
 from offpath.profiling.load.window import Load
-from tests.profiling.experiments.tuned import OTHER, PRESET, make_run
 
 TINY = (
     *("--model", "near-free", "--workload", "photos-55k", "--clients", "4"),
@@ -34,16 +29,6 @@ TINY = (
 
 def call(*args: str):
     return CliRunner().invoke(command, args, catch_exceptions=False)
-
-
-def test_the_last_line_says_how_to_build_a_winner_or_to_keep_the_preset():
-    better, confirmed = make_run(), make_run([100, 100, 100], [80, 90, 70])
-    text = describe_next_step(read_result(better), Path("tuned.yaml"))
-    assert text.startswith(f"winner: {OTHER}; build")
-    assert text.endswith("build with: offpath archive --preset tuned.yaml")
-    text = describe_next_step(read_result(confirmed), Path("tuned.yaml"))
-    assert text.startswith(f"keep the preset: {PRESET};")
-    assert "nothing to rebuild" in text
 
 
 @pytest.mark.server

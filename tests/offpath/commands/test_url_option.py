@@ -17,27 +17,10 @@ OTHER = RunningDoor(Path("/b"), Path("/proc/3/root/b"), "[::1]:90", frozenset({9
 
 
 @pytest.mark.parametrize(
-    "doors, url, folder",
-    [
-        pytest.param([ONE], None, "/a", id="only"),
-        pytest.param([ONE, OTHER], "http://127.0.0.1", "/a", id="default-port"),
-        pytest.param([ONE, OTHER], "unix:/b/management.sock", "/proc/3/root/b", id="socket"),
-    ],
-)
-def test_door_is_found(
-    monkeypatch: pytest.MonkeyPatch, doors: list[RunningDoor], url: str | None, folder: str
-) -> None:
-    monkeypatch.setattr(url_option, "find_doors", lambda: doors)
-    assert find_door(url) == Path(folder)
-
-
-@pytest.mark.parametrize(
     "doors, url, says",
     [
-        pytest.param([], None, "start one, or ask as the user", id="none"),
         pytest.param([ONE], "http://192.0.2.1:80", "--url http://127.0.0.1:80", id="other-host"),
         pytest.param([ONE, OTHER], None, "name one: --url http://127.0.0.1:80 or", id="several"),
-        pytest.param([ONE], "127.0.0.1:80", "is not an address", id="no-url"),
     ],
 )
 def test_door_that_is_not_found_is_named(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import httpx
 import psutil
@@ -21,10 +24,37 @@ from offpath.profiling.load.limits import Rate
 from offpath.profiling.load.model_under_test import ExpectedReply
 from offpath.profiling.load.window import Load, LoadSample, Watcher, WindowLoad
 from offpath.profiling.servers.adapter import Adapter
-from tests.support.known_server import BehavingServer, Behaviour, run_known_server
 from tests.support.photographs import find_photograph
 
 CAT = ExpectedReply("cat", 0.74, lead=3.0)
+# Holds each request for 10 ms, and prints its port.
+SERVER = """
+import http.server, time
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version, wbufsize = "HTTP/1.1", -1
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        time.sleep(0.01)
+        self.send_response(200)
+        self.send_header("content-length", "13")
+        self.end_headers()
+        self.wfile.write(b'{"cat": 0.75}')
+    def log_message(self, *_):
+        pass
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+# An observer that does nothing.
+LISTENER = Mock()
+# Limits without processes.
+METER = MagicMock()
+METER.__enter__.return_value = METER
+METER.measure_decode.return_value = Rate(10, 1.0, 2.0)
+METER.measure_forward.return_value = Rate(30, 1.0, 2.0)
+METER.other_cores.return_value = 0.0
 
 
 class QuickServer(Adapter):
@@ -67,66 +97,31 @@ class QuickServer(Adapter):
     def running(self) -> Iterator[RunningQuickServer]:
         if self.refuses:
             raise ExpectedError("cannot listen on 127.0.0.1:1: taken")
-        with run_known_server(Behaviour((0.01,))) as known:
-            self.pids.append(known.pid)
-            yield RunningQuickServer(self, known)
+        command = [sys.executable, "-c", SERVER]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            self.pids.append(process.pid)
+            try:
+                yield RunningQuickServer(self, process)
+            finally:
+                process.kill()
 
 
 class RunningQuickServer:
-    def __init__(self, server: QuickServer, known: BehavingServer) -> None:
-        self.server, self.known = server, known
-        self.predict_url = known.url
+    def __init__(self, server: QuickServer, process: subprocess.Popen[str]) -> None:
+        self.server, self.process = server, process
+        self.predict_url = f"http://127.0.0.1:{process.stdout.readline().strip()}/predictions/any"
 
     def groups(self) -> dict[str, list[int]]:
-        return {"frontend": [self.known.pid], "workers": []}
+        return {"frontend": [self.process.pid], "workers": []}
 
     def is_running(self) -> bool:
         if self.server.dies:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                psutil.Process(self.known.pid).kill()
+            self.process.kill()
             return False
-        return psutil.pid_exists(self.known.pid)
+        return self.process.poll() is None
 
     def log_path(self) -> Path:
         return Path("the.log")
-
-
-class Listener:
-    """An observer that does nothing."""
-
-    def on_step(self, text: str) -> None:
-        pass
-
-    def on_replies(self, replies: int, elapsed_s: float) -> None:
-        pass
-
-    def on_progress(self, done: int, total: int) -> None:
-        pass
-
-    def on_failure(self, server: str, reason: str) -> None:
-        pass
-
-
-class QuickMeter:
-    """Limits without processes."""
-
-    def __init__(self, *_: object) -> None:
-        pass
-
-    def __enter__(self) -> QuickMeter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def measure_decode(self, paths: Sequence[Path]) -> Rate:
-        return Rate(10, 1.0, 2.0)
-
-    def measure_forward(self) -> Rate:
-        return Rate(30, 1.0, 2.0)
-
-    def other_cores(self, rate: Rate) -> float:
-        return 0.0
 
 
 class QuickGenerator:

@@ -14,8 +14,8 @@ from offpath.profiling.load.model_under_test import ExpectedReply
 from offpath.profiling.load.window import Load
 from tests.profiling.experiments.quick import (
     CAT,
-    Listener,
-    QuickMeter,
+    LISTENER,
+    METER,
     QuickServer,
     are_gone,
     make_workload,
@@ -39,14 +39,14 @@ def make_choices(workloads: list[str], **changes: Any) -> Choices:
 @pytest.fixture
 def compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Runs a comparison of quick servers."""
-    monkeypatch.setattr("offpath.profiling.experiments.compare.LimitMeter", QuickMeter)
+    monkeypatch.setattr("offpath.profiling.experiments.compare.LimitMeter", lambda *_: METER)
 
     def run(servers: list[QuickServer], expected: ExpectedReply = CAT, **changes: Any) -> Run:
         serve(monkeypatch, servers, expected)
         saved: list[int] = []
         measured = run_compare(
             make_choices([make_workload(tmp_path)], **changes),
-            Listener(),
+            LISTENER,
             lambda run: saved.append(len(run.rows)),
         )
         assert are_gone(servers) and saved[-1] == len(measured.rows)
@@ -83,6 +83,9 @@ def test_each_window_has_replies_cost_memory_and_the_replies_difference(compare)
         # Each request is held for 10 ms.
         assert summary.value(server, cell, "latency_ms.p50") > 10
         assert summary.value(server, Cell(), "ready_s") > 0.01
+        # Of one Python process.
+        assert 1 < summary.value(server, cell, "pss_mb") <= summary.value(server, cell, "rss_mb")
+        assert 0 < summary.value(server, cell, "cpu_ms") < 100
     assert run.variants["a"] == {"batch_size": 8}
     assert run.settings["clients"] == [2] and run.settings["model"] == "near-free"
 
@@ -116,14 +119,8 @@ def test_one_that_dies_refuses_or_cannot_run_leaves_the_others(compare, side_by_
     assert "absent" not in run.variants
 
 
-@pytest.mark.parametrize(
-    "reference",
-    [
-        pytest.param(ExpectedReply("dog", 0.75, 3.0), id="other-label"),
-    ],
-)
-def test_no_number_is_taken_from_a_server_that_answers_otherwise(compare, reference):
-    run = compare([QuickServer("wrong")], reference)
+def test_no_number_is_taken_from_a_server_that_answers_otherwise(compare):
+    run = compare([QuickServer("wrong")], ExpectedReply("dog", 0.75, 3.0))
     assert list_windows(run) == []
     assert "would not be comparable" in run.failures[0].reason
 

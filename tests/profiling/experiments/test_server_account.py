@@ -71,12 +71,6 @@ def account(counters: dict, mean_ms: float = 50.0) -> dict[str, float]:
         pytest.param(OURS, PARTS, id="ours"),
         pytest.param(OURS | OTHERS, PARTS, id="beside-other-models"),
         pytest.param(NOT_OURS, {CLIENT: 10, QUEUE: 10, WORKER: 30, LEFT: 0}, id="another-handler"),
-        pytest.param(
-            # First of all stages in the counters.
-            {(STAGES, "ModelName=m,Stage=a-later-one"): 0.1, **OURS},
-            {"decode": 20, "inference": 4, "a-later-one": 1, HANDLER_OTHER: 1, LEFT: 0},
-            id="a-stage-of-a-later-version",
-        ),
     ],
 )
 def test_each_part_is_a_stage_or_the_difference_of_two_clocks(counters, parts):

@@ -1,14 +1,28 @@
-"""Load generators against a server whose delays, failures and stalls are known."""
+"""Load generators against a server whose delays and failures are known."""
 
 from __future__ import annotations
+
+import itertools
+import time
 
 import pytest
 
 from offpath.errors import ExpectedError
 from offpath.profiling.load.generators import find_generator
 from offpath.profiling.load.window import WindowLoad
-from tests.support.known_server import Behaviour, run_known_server
-from tests.support.silent_watcher import SilentWatcher
+from tests.support.answering_server import answering_server
+
+
+class SilentWatcher:
+    """Implements `Watcher` and ignores all calls."""
+
+    windows = 0
+
+    def on_window(self) -> None:
+        self.windows += 1
+
+    def on_progress(self, replies: int, elapsed_s: float) -> None:
+        pass
 
 
 @pytest.fixture
@@ -28,9 +42,16 @@ def send(tmp_path):
 
 
 def test_failures_are_counted_exactly(send):
-    with run_known_server(Behaviour((0.05,), 10)) as server:
+    numbers = itertools.count(1)
+
+    def fail_each_tenth(path: str, body: bytes) -> tuple[int, bytes]:
+        time.sleep(0.05)
+        return 200 if next(numbers) % 10 else 503, b"{}"
+
+    with answering_server() as server:
+        server.respond = fail_each_tenth
         sample = send(server.url, seconds=2)
-        served = server.counts().requests
+        served = len(server.requests)
     # At most four are in flight at the end.
     assert (served - 4) // 10 <= sample.failures <= served // 10
     assert sample.statuses == {"200": sample.ok, "503": sample.failures}
@@ -38,10 +59,15 @@ def test_failures_are_counted_exactly(send):
 
 
 def test_warm_up_is_not_counted_and_clients_wait_for_their_replies(send):
-    with run_known_server(Behaviour((0.1,))) as server:
+    def wait(path: str, body: bytes) -> tuple[int, bytes]:
+        time.sleep(0.1)
+        return 200, b"{}"
+
+    with answering_server() as server:
+        server.respond = wait
         watcher = SilentWatcher()
         sample = send(server.url, warm_up_s=1, seconds=2, watcher=watcher)
-        served = server.counts().requests
+        served = len(server.requests)
     assert watcher.windows == 1
     assert sample.elapsed_s >= 2
     # A client gets a reply in 0.1 s at best.
@@ -55,6 +81,6 @@ def test_a_watcher_that_raises_ends_the_load(send):
         def on_progress(self, replies: int, elapsed_s: float) -> None:
             raise ExpectedError("the server died")
 
-    with run_known_server() as server:
+    with answering_server() as server:
         with pytest.raises(ExpectedError, match="died"):
             send(server.url, seconds=60, watcher=Impatient())

@@ -1,4 +1,4 @@
-"""The user's own model in the benchmark: out of a .mar, to every server."""
+"""The user's own model in the benchmark: out of a .mar."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ import torch
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
-from offpath.profiling.experiments.compare import check_replies, make_checks
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.servers.registry import make_servers
 from tests.archive.conftest import THREE_CLASSES
-from tests.support.photographs import find_photograph
 
 HANDLER = {
     "image_size": 96,
@@ -23,7 +20,6 @@ HANDLER = {
     "std": (0.1, 0.2, 0.3),
     "threads": 1,
 }
-PHOTOGRAPHS = ("china", "flower")
 
 
 @pytest.fixture(autouse=True)
@@ -32,19 +28,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def write_archive(folder: Path, labels: list[str] | None) -> Path:
-    definition, weights = folder / "tiny.py", folder / "tiny.pt"
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    definition, weights = tmp_path / "tiny.py", tmp_path / "tiny.pt"
     definition.write_text(THREE_CLASSES)
     torch.save({"head.weight": 9 * torch.eye(3), "head.bias": torch.ones(3)}, weights)
     source = load_model_source(str(definition), str(weights))
     config = make_model_config(load_preset("cpu"), {}, HANDLER)
-    spec = ArchiveSpec("tiny", "1.0", source, labels, "a test", config)
-    return build_archive(spec, folder).path
-
-
-@pytest.fixture
-def archive(tmp_path: Path) -> Path:
-    return write_archive(tmp_path, ["red", "green", "blue"])
+    spec = ArchiveSpec("tiny", "1.0", source, ["red", "green", "blue"], "a test", config)
+    return build_archive(spec, tmp_path).path
 
 
 def test_model_weights_labels_and_preprocessing_come_from_the_archive(
@@ -59,22 +51,3 @@ def test_model_weights_labels_and_preprocessing_come_from_the_archive(
     answer = model.source.module(images)
     assert torch.allclose(answer, torch.tensor([[10.0, 19.0, 28.0]]))
     assert model.model_file.parent.parent == cache / "models"
-
-
-@pytest.mark.slow
-@pytest.mark.server
-@pytest.mark.parametrize(
-    ("name", "most"),
-    [("offpath", 0.03), ("torchserve-naive", 1e-4), ("torchserve-stock", 1e-4)],
-)
-def test_servers_answer_alike_with_the_users_model(
-    name: str, most: float, archive: Path, tmp_path: Path
-) -> None:
-    model = load_model(str(archive))
-    (server,) = make_servers([name], model, cores=1)
-    photographs = [find_photograph(one).path.read_bytes() for one in PHOTOGRAPHS]
-    checks = make_checks(model, photographs)
-    server.prepare(tmp_path / name)
-    with server.running() as running:
-        difference = check_replies(name, running.predict_url, server.call, checks)
-    assert difference < most

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from offpath.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError
 from offpath.profiling.load import workload
 from offpath.profiling.load.workload import WorkloadSpec, load_workload
-from tests.support.images import jpeg
 
 TINY = WorkloadSpec("tiny", (120, 80), 6_000, count=12)
 
@@ -24,15 +23,3 @@ def test_a_changed_byte_in_the_cache_is_detected():
     path.write_bytes(data)
     with pytest.raises(ExpectedError, match=r"003\.jpg.*delete"):
         load_workload("tiny")
-
-
-def test_a_folder_is_a_workload(tmp_path):
-    (tmp_path / "b.jpg").write_bytes(jpeg(size=(16, 16)))
-    (tmp_path / "a.PNG").write_bytes(jpeg(size=(16, 16)))
-    (tmp_path / "notes.txt").write_bytes(b"no")
-    found = load_workload(str(tmp_path))
-    assert [path.name for path in found.paths] == ["a.PNG", "b.jpg"]
-    assert found.mean_bytes == len(jpeg(size=(16, 16)))
-    (tmp_path / "c.jpg").write_bytes(b"no image")
-    with pytest.raises(WrongOption, match="c.jpg' is no readable image"):
-        load_workload(str(tmp_path))

@@ -11,7 +11,13 @@ from offpath.profiling.report.charts import (
     StackedBar,
     StackedChart,
 )
-from offpath.profiling.report.document import Document, Section, format_table, join_blocks
+from offpath.profiling.report.document import (
+    Document,
+    Section,
+    format_markdown,
+    format_table,
+    join_blocks,
+)
 from offpath.profiling.report.page import render_page
 from tests.support.pages import list_requests, read_page
 
@@ -67,3 +73,12 @@ def test_every_picture_says_in_words_what_it_shows(page: str) -> None:
     drawings = page.split("<svg")[1:]
     assert len(drawings) == 3
     assert all('role="img" aria-label="offpath"' in p.split(">")[0] for p in drawings)
+
+
+def test_markdown_is_a_table_with_its_command_first() -> None:
+    table = format_table(["", "req/s", "failed"], [["a|b", "12,345", "3 x 503"]])
+    document = Document("t", [Section("Speed", table)], command="offpath bench")
+    lines = format_markdown(document).splitlines()
+    assert lines[0] == "    offpath bench"
+    assert "| --- | ---: | ---: |" in lines
+    assert "| a\\|b | 12,345 | 3 x 503 |" in lines

@@ -1,7 +1,7 @@
 """One contract for every server: the same request gets the same reply.
 
 TorchServe and Granian run for real. Ray's and Triton's classes run in a stand-in of their host
-(tests/support/export_host.py); tests/reliability/test_same_answers.py has the real ones.
+(tests/support/export_host.py); tests/profiling/servers/test_adapters.py has the real ones.
 """
 
 from __future__ import annotations
