@@ -1,9 +1,9 @@
 """KServe's protocols on a real Granian, without and behind the front door.
 
-`tritonclient` is the real one. KServe's own client is not among our packages; a `slow` test uses it
-where it can be imported:
+`tritonclient` is the real one. KServe's own client and that of the Open Inference Protocol are not
+among our packages; `slow` tests use them where they can be imported:
 
-    pip install --target /tmp/clients kserve==0.21.0
+    pip install --target /tmp/clients kserve==0.21.0 open-inference-openapi==2.0.0.1
     OFFPATH_KSERVE_CLIENTS=/tmp/clients pytest -m slow tests/serving/granian/test_kserve_paths.py
 """
 
@@ -30,6 +30,7 @@ from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
 from offpath.serving.server.server_settings import ServerSettings
+from offpath.serving.service.kserve import LENGTH_HEADER
 from offpath.serving.session import make_server
 from tests.fuzz.costly_requests import PALETTE, png
 from tests.support.eventually import MOST_S, eventually
@@ -108,11 +109,6 @@ def nest(content: bytes, times: int) -> bytes:
     return content
 
 
-def tensor_of(texts: list[str]) -> dict[str, Any]:
-    """Returns an input of V2 with these images."""
-    return {"name": "image", "shape": [len(texts)], "datatype": "BYTES", "data": texts}
-
-
 def same(answer: dict[str, float], other: dict[str, float]) -> bool:
     return list(answer) == list(other) and answer == pytest.approx(other, abs=1e-5)
 
@@ -138,7 +134,8 @@ def test_a_large_body_arrives(url: str, images: int) -> None:
 def test_explanations(url: str, path: str) -> None:
     body: dict[str, Any] = {"instances": TEXTS[:1]}
     if "v2" in path:
-        body = {"inputs": [tensor_of(TEXTS[:1])]}
+        tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": TEXTS[:1]}
+        body = {"inputs": [tensor]}
 
     def ask() -> httpx.Response | None:
         reply = httpx.post(url + path, json=body)
@@ -248,6 +245,31 @@ def test_kserves_own_client(url: str, is_binary: bool) -> None:
     asyncio.run(ask())
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("clients")
+def test_the_open_inference_client(url: str) -> None:
+    from open_inference.openapi import InferenceRequest, RequestInput, TensorData
+    from open_inference.openapi.client import OpenInferenceClient
+
+    client = OpenInferenceClient(base_url=url)
+    client.check_server_liveness()
+    client.check_server_readiness()
+    client.check_model_readiness("plain")
+    client.check_model_version_readiness("plain", "1.0")
+    assert "binary_tensor_data" in client.read_server_metadata().extensions
+    assert client.read_model_metadata("plain").outputs[0].name == "reply"
+    data = TensorData(__root__=TEXTS)
+    image = RequestInput(name="image", shape=[len(TEXTS)], datatype="BYTES", data=data)
+    asked = InferenceRequest(id="7", inputs=[image])
+    for answer in (
+        client.model_infer("plain", request=asked),
+        client.model_version_infer("plain", "1.0", request=asked),
+    ):
+        assert (answer.id, answer.model_version) == ("7", "1.0")
+        replies = map(json.loads, answer.outputs[0].data.__root__)
+        assert all(same(a, predict(url, image)) for a, image in zip(replies, IMAGES, strict=True))
+
+
 def test_a_bad_image_fails_its_own_request_alone(url: str) -> None:
     bodies = [[TEXTS[0], TEXTS[1]], [TEXTS[0], "bm8gaW1hZ2U="], [TEXTS[2]]]
     for _ in range(4):
@@ -262,19 +284,26 @@ def test_a_bad_image_fails_its_own_request_alone(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"),
+    ("path", "body", "status"),
     [
-        pytest.param("GET", V1, 405, id="get"),
-        pytest.param("GET", V2, 405, id="v2-get"),
-        pytest.param("POST", "/v1/models/other:predict", 404, id="other"),
-        pytest.param("POST", "/v2/models/plain/versions/3.0/infer", 404, id="version"),
-        pytest.param("POST", "/v1/models/plain:train", 404, id="verb"),
+        pytest.param(V1, b"", 400, id="empty"),
+        pytest.param(V1, b'{"instances": [""]}', 400, id="empty-image"),
+        pytest.param(V1, b"[" * 100_000, 400, id="deep"),
+        pytest.param(V1, b'{"instances": [%b0]}' % (b"0," * 1_000_000), 400, id="a-million"),
+        pytest.param(V1, b'{"instances": [%b0]}' % (b"0," * 1_000), 400, id="a-thousand"),
+        pytest.param(V1, bytes(100_000_000), 413, id="100-mb"),
+        pytest.param(V2, bytes(100_000_000), 413, id="v2-100-mb"),
+        pytest.param(V2, b'{"inputs": []}', 400, id="v2-none"),
+        pytest.param("/v1/models/other:predict", b"{}", 404, id="other"),
+        pytest.param("/v2/models/plain/versions/3.0/infer", b"{}", 404, id="version"),
+        pytest.param("/v1/models/plain:train", b"{}", 404, id="verb"),
     ],
 )
-def test_what_is_no_prediction_gets_a_reason(url: str, method: str, path: str, status: int) -> None:
-    reply = httpx.request(method, url + path)
+def test_wrong_requests_get_a_reason(url: str, path: str, body: bytes, status: int) -> None:
+    reply = httpx.post(url + path, content=body)
     assert reply.status_code == status, reply.text
     assert reply.json()["code"] == status and reply.json()["message"]
+    assert httpx.post(url + V1, json={"instances": TEXTS[:1]}).status_code == 200
 
 
 MILLION = 1_000_000
@@ -289,16 +318,54 @@ def v1_of(text: bytes) -> bytes:
     return b'{"instances": ["%b"]}' % text
 
 
+def v2_of(tensor: bytes, after: bytes = b"") -> bytes:
+    return b'{"inputs": [{"shape": [1], "datatype": "BYTES", %b}]%b}' % (tensor, after)
+
+
+def with_binary(declared: int, size: int, data: bytes, length: int = 0) -> dict[str, Any]:
+    """Makes a body whose parts may have wrong lengths.
+
+    Args:
+        declared: added to the length of the JSON.
+        size: what the JSON says of the tensor's data.
+        data: of the tensor, after the 4 bytes of its only element's length.
+        length: that element's length; 0 for the right one.
+    """
+    text = v2_of(b'"parameters": {"binary_data_size": %d}' % size)
+    content = text + (length or len(data)).to_bytes(4, "little") + data
+    return {"content": content, "headers": {LENGTH_HEADER: str(len(text) + declared)}}
+
+
 # Path, arguments for httpx, status.
 COSTLY: dict[str, tuple[str, Callable[[], dict[str, Any]], int]] = {
     "100-mb": (V1, lambda: {"content": v1_of(b"A" * 10**8)}, 413),
     "100-mb-in-chunks": (V1, lambda: {"content": [bytes(MILLION)] * 100}, 413),
     "million-inputs": (V2, lambda: {"content": b'{"inputs": [%b0]}' % (b"{}," * MILLION)}, 400),
-    "deep": (V1, lambda: {"content": b"[" * 100_000}, 400),
+    "million-elements": (V2, lambda: {"content": v2_of(b'"data": [%b0]' % (b"0," * MILLION))}, 400),
+    "million-outputs": (
+        V2,
+        lambda: {"content": v2_of(b'"data": ["aa"]', b', "outputs": [%b0]' % (b"{}," * MILLION))},
+        400,
+    ),
+    "deep": (V2, lambda: {"content": v2_of(b'"data": ' + b"[" * 15_000 + b"]" * 15_000)}, 400),
+    "deep-shape": (V2, lambda: {"content": v2_of(b'"shape": ' + b"[" * 900 + b"]" * 900)}, 400),
+    "json-beyond-the-body": (V2, lambda: with_binary(MILLION, 104, bytes(100)), 400),
+    "json-too-short": (V2, lambda: with_binary(-5, 104, bytes(100)), 400),
+    "json-too-long": (V2, lambda: with_binary(5, 104, bytes(100)), 400),
+    "data-beyond-the-body": (V2, lambda: with_binary(0, 10**12, bytes(100)), 400),
+    "data-too-short": (V2, lambda: with_binary(0, 99, bytes(100)), 400),
+    "element-of-4-gb": (V2, lambda: with_binary(0, 104, bytes(100), 2**32 - 1), 400),
+    "million-empty-elements": (
+        V2,
+        lambda: with_binary(0, 4 * MILLION + 4, bytes(4 * MILLION), 4),
+        400,
+    ),
+    "line-ends": (V1, lambda: {"content": v1_of(rb"\n" * 15 * MILLION)}, 400),
     "escapes": (V1, lambda: {"content": v1_of(rb"\u0041" * 5 * MILLION)}, 415),
+    "wide": (V1, lambda: {"content": v1_of(b"A" * 20 * MILLION + rb"\ud83d\ude00")}, 400),
     "base64-in-base64": (V1, lambda: {"content": v1_of(nest(b"no image", 5))}, 415),
     "pixels": (V1, lambda: {"json": {"instances": [make_bomb().decode()] * 8}}, 413),
-    "v2-pixels": (V2, lambda: {"json": {"inputs": [tensor_of([make_bomb().decode()])]}}, 413),
+    "v2-pixels": (V2, lambda: {"content": v2_of(b'"data": ["%b"]' % make_bomb())}, 413),
 }
 
 
@@ -311,6 +378,11 @@ def test_costly_requests_are_refused(url: str, name: str) -> None:
     assert httpx.post(url + V1, json={"instances": TEXTS[:1]}).status_code == 200
 
 
+def test_a_get_is_no_prediction(url: str) -> None:
+    assert httpx.get(url + V1).status_code == 405
+    assert httpx.get(url + V2).status_code == 405
+
+
 def test_more_images_than_the_queue_has_room_for_are_refused(direct: str) -> None:
     reply = httpx.post(direct + V1, json={"instances": TEXTS * 3})
     assert (reply.status_code, reply.json()["type"]) == (400, "BadEnvelope")
@@ -318,7 +390,8 @@ def test_more_images_than_the_queue_has_room_for_are_refused(direct: str) -> Non
 
 
 def test_each_image_has_a_record_and_so_has_its_copy(door: GranianProcess, folder: Path) -> None:
-    bodies = {V1: {"instances": TEXTS[:2]}, V2: {"inputs": [tensor_of(TEXTS[:2])]}}
+    image = {"name": "image", "shape": [2], "datatype": "BYTES", "data": TEXTS[:2]}
+    bodies = {V1: {"instances": TEXTS[:2]}, V2: {"inputs": [image]}}
     for path, body in bodies.items():
         reply = httpx.post(door.url + path, json=body)
         own_id = reply.headers["x-request-id"]
@@ -338,7 +411,8 @@ def test_each_image_has_a_record_and_so_has_its_copy(door: GranianProcess, folde
 
 @pytest.mark.parametrize("path", ["/v1/models/split:predict", "/v2/models/split/infer"])
 def test_a_canary_answers_its_share(door: GranianProcess, path: str) -> None:
-    body = {"instances": TEXTS[:1], "inputs": [tensor_of(TEXTS[:1])]}
+    image = {"name": "image", "shape": [1], "datatype": "BYTES", "data": TEXTS[:1]}
+    body = {"instances": TEXTS[:1], "inputs": [image]}
     answer = httpx.post(door.url + path, json=body).json()
     if "v1" in path:
         assert len(answer["predictions"][0]) == LABELS["2.0"]
