@@ -80,7 +80,7 @@ def test_the_settings_in_force_are_those_of_torchserve(
 ) -> None:
     entries = list_wanted(properties) or [f"{name}.mar" for name in ARCHIVES]
     settings = replace(
-        make_settings(*[store / entry for entry in entries], stock=True),
+        make_settings(*[store / entry for entry in entries]),
         models=tuple(entries),
         overrides={**DEFAULTS, **properties, "disable_token_authorization": "true"},
     )
