@@ -19,8 +19,8 @@ from tests.support.images import jpeg
 from tests.support.prediction_logs import record, write_log
 
 ARCHIVE = "archive --model tiny.py --weights tiny.pt --engine eager --output store --json"
-# `logs read` prints records, which test_record.py checks. Commands that need a server or a load are
-# held to the table by their own tests: test_serve.py, test_profile.py and test_splits.py.
+# `logs read` prints records, which test_batch_records.py checks. Commands that need a server or a
+# load are held to the table by their own tests: test_serve.py, test_profile.py and test_splits.py.
 RUNS = {
     "archive": ARCHIVE,
     "check": "check store/classifier.mar --json",

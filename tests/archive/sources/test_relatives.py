@@ -190,12 +190,3 @@ def test_machine_code_for_one_device_is_refused_with_what_to_do(tmp_path: Path) 
     pack(tmp_path / "old.mar", {"model": model}, {"net.so": b"ELF"})
     with pytest.raises(WrongOption, match="machine code for one device .net.so.*FILE.pt2"):
         unpack(tmp_path / "old.mar", tmp_path / "unpacked")
-
-
-def test_settings_of_torch_compile_are_left_out_and_said(tmp_path: Path) -> None:
-    config = b"pt2: {compile: {enable: true, backend: inductor}}\nbatchSize: 2\n"
-    model = {**STOCK, "configFile": "c.yaml"}
-    pack(tmp_path / "old.mar", {"model": model}, {"net.py": b"", "net.pth": b"", "c.yaml": config})
-    old = unpack(tmp_path / "old.mar", tmp_path / "unpacked")
-    assert old.server == {"batchSize": 2}
-    assert any("pt2: " in change and "left out" in change for change in old.changes)

@@ -51,32 +51,6 @@ def make_spool(make_settings: MakeSettings) -> Callable[..., Clocked]:
 # Sealing.
 
 
-def test_a_segment_is_sealed_at_its_size(make_spool: Callable[..., Clocked]) -> None:
-    spool = make_spool(**SMALL)
-    for _ in range(8):
-        spool.append(LINE, 1)
-    spool.rotate_if_due()
-    assert [segment.size_bytes for segment in spool.sealed] == []
-
-    spool.append(LINE, 1)
-    spool.rotate_if_due()
-
-    assert [(one.size_bytes, one.records) for one in spool.sealed] == [(9 * len(LINE), 9)]
-
-
-def test_a_segment_is_sealed_at_its_age(make_spool: Callable[..., Clocked]) -> None:
-    spool = make_spool(segment_max_age_s=10)
-    spool.append(LINE, 1)
-    spool.clock.now_s += 9.9
-    spool.rotate_if_due()
-    assert spool.sealed == []
-
-    spool.clock.now_s += 0.1
-    spool.rotate_if_due()
-
-    assert len(spool.sealed) == 1
-
-
 @pytest.mark.parametrize(
     "hours",
     [
