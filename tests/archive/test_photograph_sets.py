@@ -13,16 +13,6 @@ from tests.support.photographs import PHOTOGRAPHS, encode
 CONFIG = HandlerConfig(image_size=64, resize_size=72)
 
 
-def save(folder: Path, count: int) -> None:
-    """Writes `count` photographs, and what else lies in a folder."""
-    for index, photograph in enumerate(PHOTOGRAPHS[:count]):
-        jpeg = encode(photograph.rgb.resize((96, 80)), "JPEG")
-        (folder / f"{index:02}.jpg").write_bytes(jpeg)
-    (folder / "notes.txt").write_text("not an image")
-    (folder / "broken.jpg").write_bytes(b"\xff\xd8\xff broken")
-    (folder / "deeper").mkdir()
-
-
 def keys(images: np.ndarray) -> set[bytes]:
     return {image.tobytes() for image in images}
 
@@ -37,7 +27,12 @@ def test_shipped_photographs_make_two_sets_without_an_image_in_common() -> None:
 
 
 def test_folder_is_halved_and_what_is_no_image_left_out(tmp_path: Path) -> None:
-    save(tmp_path, 7)
+    for index, photograph in enumerate(PHOTOGRAPHS[:7]):
+        jpeg = encode(photograph.rgb.resize((96, 80)), "JPEG")
+        (tmp_path / f"{index:02}.jpg").write_bytes(jpeg)
+    (tmp_path / "notes.txt").write_text("not an image")
+    (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff broken")
+    (tmp_path / "deeper").mkdir()
     sets = load_photographs(tmp_path, CONFIG)
     assert (len(sets.calibration), len(sets.held_out)) == (3, 4)
     assert not keys(sets.calibration) & keys(sets.held_out)

@@ -23,16 +23,14 @@ def collector() -> Iterator[Collector]:
         yield running
 
 
-def trace(
-    collector: Collector, share: float, *headers: dict[str, str], items: list[Item] | None = None
-) -> list[Any]:
+def trace(collector: Collector, share: float, *headers: dict[str, str]) -> list[Any]:
     """Returns the spans of one batch with 3 s of decoding and 2 s of inference."""
     ticks = iter((0.0, 6.0))
     timer = StageTimer(lambda: next(ticks))
     timer.seconds |= {Stage.DECODE: 3.0, Stage.INFERENCE: 2.0}
     tracer = Tracer(collector.url, share, {"offpath.model": "cats"})
     before = len(collector.spans)
-    batch = Batch(items or [Item(b"abc") for _ in headers], timer)
+    batch = Batch([Item(b"abc") for _ in headers], timer)
     tracer.trace(batch, make_requests(*headers), None)
     tracer.close()
     return collector.spans[before:]

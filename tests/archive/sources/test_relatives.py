@@ -96,7 +96,7 @@ def lack_counters() -> dict[str, torch.Tensor]:
 def make_old(folder: Path, text: str, checkpoint: Any, legacy: bool = False) -> Path:
     torch.save(checkpoint, folder / "w.pth", _use_new_zipfile_serialization=not legacy)
     files = {"net.py": text.encode(), "net.pth": (folder / "w.pth").read_bytes()}
-    files["sizes.txt"] = files["parts/sizes.txt"] = b"4"
+    files["sizes.txt"] = b"4"
     pack(folder / "old.mar", {"model": STOCK}, files)
     return folder / "old.mar"
 
@@ -126,10 +126,6 @@ CONVERTED = {
     "own eval": (write_net(method=OWN_EVAL), make_weights()),
     "train returns nothing": (write_net(method=LOSES_SELF), make_weights()),
     "opens a file by name": (write_net(init="int(open('sizes.txt').read())"), make_weights()),
-    "opens a file in a folder": (
-        write_net(init="int(open('parts/sizes.txt').read())"),
-        make_weights(),
-    ),
 }
 
 

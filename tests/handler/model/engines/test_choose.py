@@ -54,8 +54,7 @@ def folder(tmp_path: Path) -> Path:
     """A folder with photographs and the model's answers."""
     images = np.stack([np.asarray(p.rgb.resize((SIZE, SIZE))) for p in PHOTOGRAPHS])
     engine = EagerEngine(Small().eval(), settings(), CPU)
-    with torch.inference_mode():
-        answers = torch.softmax(engine(torch.from_numpy(images)), 1)
+    answers = torch.softmax(engine(torch.from_numpy(images)), 1)
     np.savez(tmp_path / PARITY_FILE, images=images, probabilities=answers.numpy())
     return tmp_path
 
@@ -64,11 +63,11 @@ def folder(tmp_path: Path) -> Path:
 def choose_with(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Choice]:
     """Chooses an engine for an archive whose graph answers like the given model."""
 
-    def choose_graph(model: torch.nn.Module, **values: object) -> Choice:
+    def choose_graph(model: torch.nn.Module) -> Choice:
         graph = EagerEngine(model.eval(), settings(), CPU)
         graph.name = "openvino"
         monkeypatch.setattr(choose, "make_engine", lambda *_: graph)
-        return choose_from(folder, engine="openvino", precision="fp32", **values)
+        return choose_from(folder, engine="openvino", precision="fp32")
 
     return choose_graph
 
