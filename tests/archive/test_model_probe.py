@@ -189,7 +189,6 @@ def test_auto_is_decided_on_photographs_and_said(
         (Tiny("logits", classes=1), "softmax", "softmax of one class is always 1"),
         (Tiny("logits"), "none", "no probabilities"),
         (Tiny("logits"), "softmax", None),
-        (Tiny("sigmoid"), "none", None),
     ],
 )
 def test_activation_that_does_not_fit_is_one_line(

@@ -78,4 +78,4 @@ def test_resize_policies_are_torchvisions(
         difference = np.abs(made - expected)
         # Equal, but for rounding where a crop follows.
         assert difference.max() <= 1, photograph.name
-        assert (difference > 0).mean() < 0.001, photograph.name
+        assert (difference > 0).mean() < 0.01, photograph.name

@@ -251,8 +251,8 @@ def test_a_spool_that_cannot_be_made_costs_records_until_it_can(
 ) -> None:
     monkeypatch.setattr(shipper, "TICK_S", 0.02)
     monkeypatch.setattr(shipper, "RESCAN_S", 0.05)
-    (tmp_path / "file").touch()
-    log = open_log(spool_dir=str(tmp_path / "file" / "spool"))
+    (tmp_path / "disk").symlink_to(tmp_path / "not-mounted")
+    log = open_log(spool_dir=str(tmp_path / "disk" / "spool"))
 
     for _ in range(100):
         log.append([make_record(), make_record()])
@@ -264,7 +264,7 @@ def test_a_spool_that_cannot_be_made_costs_records_until_it_can(
     warned = [one for one in caplog.records if one.levelno >= logging.WARNING]
     assert len(warned) == 1
 
-    (tmp_path / "file").unlink()
+    (tmp_path / "not-mounted").mkdir()
 
     def append_one() -> bool:
         log.append([make_record()])
