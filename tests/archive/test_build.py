@@ -130,25 +130,14 @@ def test_name_that_torchserve_would_refuse_is_refused(
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("ts.py", "would shadow the module 'ts'"),
-        ("tiny.py", "the archive already has a tiny.py"),
-        ("classifier_entry.py", "the archive already has a classifier_entry.py"),
-        ("missing.txt", "no such file"),
-        ("folder", "no such file"),
-    ],
-)
+@pytest.mark.parametrize("name", ["tiny.py", "classifier_entry.py"])
 def test_extra_file_that_would_hide_another_is_refused(
-    make_spec: MakeSpec, tmp_path: Path, name: str, message: str
+    make_spec: MakeSpec, tmp_path: Path, name: str
 ) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    (elsewhere / "folder").mkdir(parents=True)
-    if name not in ("missing.txt", "folder"):
-        (elsewhere / name).write_text("x = 1")
-    with pytest.raises(ExpectedError, match=message):
-        build_archive(make_spec(extra_files=(elsewhere / name,)), tmp_path / "store")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / name).write_text("x = 1")
+    with pytest.raises(ExpectedError, match=f"the archive already has a {name}"):
+        build_archive(make_spec(extra_files=(tmp_path / "elsewhere" / name,)), tmp_path / "store")
 
 
 def test_bundled_photographs_check_answers_and_settle_what_is_open(

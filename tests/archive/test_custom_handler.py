@@ -23,8 +23,6 @@ class Own(OffpathClassifier):
         ("my_handler.py", "import no_such_module", "fails on import: ModuleNotFound"),
         ("my_handler.py", "raise SystemExit(1)", "fails on import: SystemExit"),
         ("my-handler.py", IMPORT + OWN, "rename the file"),
-        ("classifier_entry.py", IMPORT + OWN, "would shadow"),
-        ("my_handler.txt", IMPORT + OWN, "there is no Python file"),
         ("my_handler.py:Nope", IMPORT + OWN, "my_handler.py defines Own"),
     ],
 )

@@ -43,7 +43,6 @@ def test_labels_are_read(tmp_path: Path, name: str, content: str) -> None:
         pytest.param("a.txt", "cat\n\ndog", "no label for class 1", id="gap"),
         pytest.param("a.txt", b"\xff\xfe\x00", "not UTF-8", id="binary"),
         pytest.param("a.json", "{", "is not JSON", id="broken-json"),
-        pytest.param("a.json", '{"0": "a", "2": "b"}', "for class 1", id="json-gap"),
         pytest.param("a.json", '{"a": 0, "b": 1}', "for class 0", id="inverted"),
         pytest.param("a.json", '{"0": []}', "for class 0", id="empty-pair"),
     ],
@@ -53,10 +52,3 @@ def test_labels_that_cannot_be_used_are_refused(
 ) -> None:
     with pytest.raises(ExpectedError, match=message):
         read_labels(write(tmp_path, name, content))
-
-
-def test_labels_that_several_classes_share_get_the_index(tmp_path: Path) -> None:
-    said: list[str] = []
-    labels = read_labels(write(tmp_path, "a.txt", "crane\ncrane\nheron"), said.append)
-    assert labels == ["crane (0)", "crane (1)", "heron"]
-    assert "several classes share crane; they get the index, as in 'crane (" in said[0]

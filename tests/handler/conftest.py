@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import ts
-from ts.context import Context
+from ts.context import Context, RequestProcessor
 from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
 from offpath.archive import models
@@ -67,6 +67,14 @@ def make_context(folder: Path, **handler: Any) -> Context:
     }
     settings = {"handler": handler, "minWorkers": 1, "maxWorkers": 1}
     return Context("near-free", str(folder), manifest, 4, None, "0.12", True, metrics, settings)
+
+
+def make_requests(*headers: dict[str, str]) -> Context:
+    """Makes the context of a batch, with the headers of each request."""
+    context = Context("cats", "", {}, 4, None, "0.12")
+    context.request_processor = [RequestProcessor(dict(one)) for one in headers]
+    context.request_ids = {idx: f"id-{idx}" for idx in range(len(headers))}
+    return context
 
 
 @pytest.fixture(scope="module")

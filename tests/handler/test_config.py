@@ -50,15 +50,12 @@ def test_crop_larger_than_the_resized_image_is_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "resize_size"),
     [
-        ({"image_size": 336}, 384),
         ({"image_size": 32}, 36),
-        ({"image_size": 1024}, 1170),
         ({"image_size": 300, "resize": "stretch"}, 300),
         ({"image_size": 300, "resize": "letterbox"}, 300),
         ({"image_size": "280x140"}, 320),
         ({"image_size": "280x140", "resize": "stretch"}, "280x140"),
         ({"image_size": "280x140", "resize": "letterbox"}, "280x140"),
-        ({"resize": "stretch", "resize_size": 256}, 256),
     ],
 )
 def test_resize_follows_from_the_models_size(

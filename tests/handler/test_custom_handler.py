@@ -4,13 +4,13 @@ import json
 import logging
 
 import pytest
-from ts.context import Context, RequestProcessor
 
 from offpath.handler.custom_handler import CustomReplies, Result
 from offpath.handler.errors import ItemError
 from offpath.handler.pipeline import Batch, Item
 from offpath.handler.response import Reply
 from offpath.handler.stages import StageTimer
+from tests.handler.conftest import make_requests
 
 
 class Unsure(ItemError):
@@ -43,9 +43,7 @@ class Defects:
 
 def encode(*labels: str, headers: dict[str, str] | None = None) -> tuple[list[Reply], Batch]:
     batch = Batch([Item(predictions=[(one, 0.9)]) for one in labels], StageTimer())
-    context = Context("cats", "", {}, 4, None, "0.12")
-    context.request_processor = [RequestProcessor(dict(headers or {})) for _ in labels]
-    context.request_ids = {idx: f"id-{idx}" for idx in range(len(labels))}
+    context = make_requests(*[headers or {}] * len(labels))
     return CustomReplies(Defects()).encode(batch, context), batch
 
 
@@ -82,6 +80,4 @@ def test_error_of_a_custom_handler_keeps_its_status_and_type() -> None:
 
 def test_custom_handler_is_not_called_for_a_failed_item() -> None:
     batch = Batch([Item(error=Unsure("too late"))], StageTimer())
-    context = Context("cats", "", {}, 4, None, "0.12")
-    context.request_processor = [RequestProcessor({})]
-    assert CustomReplies(Defects()).encode(batch, context)[0].status == 422
+    assert CustomReplies(Defects()).encode(batch, make_requests({}))[0].status == 422

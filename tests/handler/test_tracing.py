@@ -11,6 +11,7 @@ import pytest
 from offpath.handler.pipeline import Batch, Item
 from offpath.handler.stages import Stage, StageTimer
 from offpath.handler.tracing import Tracer
+from tests.handler.conftest import make_requests
 from tests.support.otlp_collector import Collector, run_collector
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}"
@@ -22,32 +23,15 @@ def collector() -> Iterator[Collector]:
         yield running
 
 
-class Requests:
-    """A context with the attributes that the tracer uses."""
-
-    model_name = "cats"
-
-    def __init__(self, *headers: dict[str, str]) -> None:
-        self._headers = headers
-
-    def get_request_id(self, idx: int) -> str:
-        return f"request-{idx}"
-
-    def get_all_request_header(self, idx: int) -> dict[str, str]:
-        return self._headers[idx]
-
-
-def trace(
-    collector: Collector, share: float, *headers: dict[str, str], items: list[Item] | None = None
-) -> list[Any]:
+def trace(collector: Collector, share: float, *headers: dict[str, str]) -> list[Any]:
     """Returns the spans of one batch with 3 s of decoding and 2 s of inference."""
     ticks = iter((0.0, 6.0))
     timer = StageTimer(lambda: next(ticks))
     timer.seconds |= {Stage.DECODE: 3.0, Stage.INFERENCE: 2.0}
     tracer = Tracer(collector.url, share, {"offpath.model": "cats"})
     before = len(collector.spans)
-    batch = Batch(items or [Item(b"abc") for _ in headers], timer)
-    tracer.trace(batch, Requests(*headers), None)
+    batch = Batch([Item(b"abc") for _ in headers], timer)
+    tracer.trace(batch, make_requests(*headers), None)
     tracer.close()
     return collector.spans[before:]
 
@@ -67,7 +51,7 @@ def test_request_span_has_stages_as_children_and_a_link_to_its_batch(collector: 
     said = {a.key: a.value.int_value or a.value.string_value for a in request.attributes}
     assert said == {
         "http.response.status_code": 200,
-        "offpath.request_id": "request-0",
+        "offpath.request_id": "id-0",
         "offpath.batch_size": 1,
         "offpath.payload_bytes": 3,
     }

@@ -114,17 +114,11 @@ class Slotted:
     rate: float
 
 
-def make_default() -> defaultdict[str, list[int]]:
-    made: defaultdict[str, list[int]] = defaultdict(list)
-    made["a"].append(1)
-    return made
-
-
 OBJECTS = {
     "namespace": argparse.Namespace(lr=0.1, sizes=[1, 2]),
     "dict": Attributes(lr=0.1),
     "slots": Slotted(0.1),
-    "defaultdict": make_default(),
+    "defaultdict": defaultdict(list, a=[1]),
     "partial": functools.partial(print, 1, end=""),
     "class": torch.optim.Adam,
     "module": torch.nn.CrossEntropyLoss(),

@@ -15,7 +15,6 @@ from tests.archive.conftest import load
 
 SEVERAL = """
 import torch
-LATE = None
 
 class Block(torch.nn.Linear):
     pass
@@ -64,11 +63,9 @@ def test_file_that_is_named_and_imported_is_packed_once(several: Path, tmp_path:
     [
         ("", "must define exactly one class.*net.py:NAME.*classes found: Block, Net"),
         (":Other", "no class or function 'Other'; it has: Block, Net, make_model"),
-        (":LATE", "no class or function 'LATE'"),
         (":make_nothing", r"make_nothing\(\) in net.py returned a str; expected"),
         (":needs_more", r"needs_more\(\) in net.py fails without arguments: "),
         (":a b", "'a b' is not a Python name; expected .*net.py:NAME"),
-        (":", "'' is not a Python name"),
     ],
 )
 def test_name_in_a_file_that_makes_no_model_is_said(several: Path, name: str, message: str) -> None:

@@ -92,7 +92,6 @@ def test_the_mnist_example_is_converted(tmp_path: Path) -> None:
 
 CLASS = """
 from torchvision import transforms
-from ts.torch_handler.base_handler import BaseHandler
 from ts.torch_handler.image_classifier import ImageClassifier
 from ts.torch_handler.object_detector import ObjectDetector
 from ts.torch_handler.vision_handler import VisionHandler
@@ -145,7 +144,6 @@ def test_what_a_subclass_changes_is_found(
 @pytest.mark.parametrize(
     ("base", "body", "named"),
     [
-        pytest.param("BaseHandler", "pass", "Mine is no subclass of Image", id="base-handler"),
         pytest.param("ObjectDetector", "pass", "Mine is no subclass of Image", id="detector"),
         pytest.param(
             *("ImageClassifier", "def preprocess(self, data): return data"),

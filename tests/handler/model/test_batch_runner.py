@@ -8,13 +8,7 @@ import torch
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
-from offpath.handler.model.batch_runner import (
-    BatchRunner,
-    CapturedBatch,
-    batch_buckets,
-    choose_bucket,
-    graph_sizes,
-)
+from offpath.handler.model.batch_runner import BatchRunner, CapturedBatch
 from offpath.handler.model.engines.eager import EagerEngine
 from offpath.handler.model.parity import ParitySet
 from offpath.handler.stages import StageTimer
@@ -25,43 +19,16 @@ CPU = torch.device("cpu")
 
 
 class ChannelMeans(torch.nn.Module):
-    """Three classes: the mean of each channel; remembers the shapes it saw."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.batches: list[int] = []
+    """Three classes: the mean of each channel."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        self.batches.append(images.shape[0])
         return images.mean(dim=(2, 3))
 
 
-def make_small(top_k: int = 5, max_batch: int = 4) -> tuple[BatchRunner, ChannelMeans]:
-    settings = {"image_size": 16, "mean": [0, 0, 0], "std": [1, 1, 1], "top_k": top_k}
+def make_small(max_batch: int) -> BatchRunner:
+    settings = {"image_size": 16, "mean": [0, 0, 0], "std": [1, 1, 1]}
     config = HandlerConfig.from_mapping(settings, environ={})
-    model = ChannelMeans()
-    return BatchRunner(EagerEngine(model, config, CPU), config, CPU, max_batch), model
-
-
-def test_top_k_is_cut_to_the_models_classes() -> None:
-    runner, _ = make_small(top_k=5)
-    runner.pixels[0] = np.full((16, 16, 3), (0, 200, 100), np.uint8)
-    top_k = runner.run(1, StageTimer())
-    assert top_k.classes.tolist() == [[1, 2, 0]]
-    assert top_k.probabilities.sum() == pytest.approx(1.0)
-    assert runner.classes == 3
-
-
-def test_bucket_is_the_smallest_that_holds_the_batch() -> None:
-    sizes = graph_sizes(18)
-    assert sizes == [1, 2, 4, 8, 12, 16, 18]
-    counts = {1: 1, 3: 4, 8: 8, 9: 12, 17: 18}
-    assert {count: choose_bucket(count, sizes) for count in counts} == counts
-    assert choose_bucket(19, sizes) is None
-    assert choose_bucket(1, []) is None
-    assert [graph_sizes(most) for most in (1, 2, 3)] == [[1], [1, 2], [1, 2, 3]]
-    # A CPU has no graphs; every size there is a run of the model at each start.
-    assert batch_buckets(18) == [1, 2, 4, 8, 16, 18]
+    return BatchRunner(EagerEngine(ChannelMeans(), config, CPU), config, CPU, max_batch)
 
 
 class Replay:
@@ -94,7 +61,7 @@ def capture_as(
 ) -> BatchRunner:
     """Returns a runner on the CPU whose largest graph is of the given kind."""
     images = np.stack([image[::14, ::14] for image in photographs(3)])
-    runner, _ = make_small(max_batch=max_batch)
+    runner = make_small(max_batch)
     nothing = np.zeros((0, 3), np.float32)
     runner._parity, runner._has_graphs = ParitySet(images, nothing), True
 

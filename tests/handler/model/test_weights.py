@@ -44,14 +44,10 @@ def test_an_archives_weights_are_used_in_the_pages_of_its_file(
 
 
 class RandomFeatures(torch.nn.Module):
-    """Random parameters by several of torch's ways, and a random buffer that is never saved."""
+    """A random buffer that is never saved."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.convolution = torch.nn.Conv2d(3, 4, 3)
-        torch.nn.init.kaiming_normal_(self.convolution.weight)
-        self.linear = torch.nn.Linear(4, 4)
-        torch.nn.init.trunc_normal_(self.linear.weight)
         buffer = torch.empty(1000)
         torch.nn.init.normal_(buffer)
         self.register_buffer("features", buffer, persistent=False)

@@ -3,20 +3,21 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
-from ts.context import Context, RequestProcessor
 
 from offpath.handler.prediction_log.batch_records import make_records
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.record import FIELDS, Record, encode_records
 from offpath.handler.stages import BatchTimings, Stage
-from tests.handler.conftest import MakePipeline
+from tests.handler.conftest import MakePipeline, make_requests
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.photographs import encode, find_photograph
 
 JPEG = bytearray(encode(find_photograph("coffee").rgb, "JPEG"))
+PAGE = Path(__file__).parents[3] / "docs" / "prediction-log.md"
 TIMINGS = BatchTimings({Stage.DECODE: 0.0112}, 0.02)
 
 
@@ -25,13 +26,15 @@ def record(
     rows: list[dict[str, Any]],
     headers: dict[str, str] | None = None,
     warm_up_key: str | None = None,
+    described: int | None = None,
     **settings: object,
 ) -> list[Record]:
-    context = Context("cats", "", {}, 4, None, "0.12")
-    context.request_processor = [RequestProcessor(headers or {}) for _ in rows]
-    context.request_ids = {idx: f"id-{idx}" for idx in range(len(rows))}
+    context = make_requests(*[headers or {}] * len(rows))
     pipeline = make_pipeline()
     batch = pipeline.inference(pipeline.preprocess(rows))
+    if described is not None:
+        # classifier.py, _answer_other_requests: it carries no image.
+        batch.items[described].error = None
     checked = PredictionLogSettings.from_mapping(settings, {})
     return make_records(batch, context, checked, "1.0", TIMINGS, warm_up_key)
 
@@ -57,15 +60,8 @@ def test_every_item_is_recorded_with_its_own_answer(make_pipeline: MakePipeline)
 def test_a_description_is_no_prediction_and_its_neighbours_keep_their_ids(
     make_pipeline: MakePipeline,
 ) -> None:
-    context = Context("cats", "", {}, 3, None, "0.12")
-    context.request_processor = [RequestProcessor({}) for _ in range(3)]
-    context.request_ids = {idx: f"id-{idx}" for idx in range(3)}
-    pipeline = make_pipeline()
-    batch = pipeline.inference(pipeline.preprocess([{"body": JPEG}, {}, {"body": b"junk."}]))
-    # classifier.py, _answer_other_requests: it carries no image.
-    batch.items[1].error = None
-    checked = PredictionLogSettings.from_mapping({}, {})
-    records = make_records(batch, context, checked, "1.0", TIMINGS)
+    rows = [{"body": JPEG}, {}, {"body": b"junk."}]
+    records = record(make_pipeline, rows, described=1)
     assert [one.event_id for one in records] == ["id-0", "id-2"]
     assert [one.status for one in records] == [200, 415]
     # It was one of the batch all the same.
@@ -129,3 +125,14 @@ def test_only_the_chosen_fields_are_written() -> None:
     data = encode_records([make_record("e1"), make_record("e2")], ("event_id", "status"))
 
     assert data == b'{"event_id":"e1","status":200}\n{"event_id":"e2","status":200}\n'
+
+
+def test_a_record_is_a_line_like_the_documented_one() -> None:
+    page = PAGE.read_text("utf-8").splitlines()
+    documented = json.loads(next(line for line in page if line.startswith('{"event_id":')))
+    record = make_record(predictions=[("espresso", 0.9612349)])
+
+    line = encode_records([record], FIELDS)
+
+    assert line.endswith(b"\n") and list(json.loads(line)) == list(documented)
+    assert json.loads(line)["predictions"] == documented["predictions"]

@@ -58,12 +58,17 @@ STRANGE = {
 
 @pytest.fixture
 def sink_folder(tmp_path: Path, make_settings: MakeSettings) -> Path:
-    """The sink's folder in a spool where a dead owner has left the record e1."""
+    """The sink's folder in a spool where a dead owner has left the record e1.
+
+    Beside the owner's folder are names of owners that are no folders.
+    """
     settings = make_settings()
     folder = settings.spool_dir / make_sink_folder_name(settings.uri)
     (folder / OWNER).mkdir(parents=True, mode=0o700)
     write_sink_file(folder, settings)
     (folder / OWNER / name_segment(3)).write_bytes(b'{"event_id":"e1"}\n')
+    (folder / "node-0-1x00000000").symlink_to(folder / OWNER)
+    os.mkfifo(folder / ".new-node-0-1x00000000")
     return folder
 
 
@@ -101,23 +106,6 @@ def test_ship_delivers_despite_entries_that_are_not_segments_and_ends(
     assert set(read_out(tmp_path / "out")) == {"e1"}
     (status,) = read_status(sink_folder.parent)
     assert status.set_aside == 2
-
-
-@pytest.mark.parametrize("name", ["node-0-1x00000000", ".new-node-0-1x00000000"])
-@pytest.mark.parametrize("kind", ["link", "file", "fifo"])
-def test_owner_name_that_is_not_a_folder_stops_no_adoption(
-    sink_folder: Path, tmp_path: Path, name: str, kind: str
-) -> None:
-    path = sink_folder / name
-    if kind == "link":
-        (tmp_path / "elsewhere").mkdir()
-        path.symlink_to(tmp_path / "elsewhere")
-    else:
-        {"file": Path.touch, "fifo": os.mkfifo}[kind](path)
-    adopted = AdoptedFolders(sink_folder)
-
-    assert len(adopted.adopt()) == 1
-    adopted.release()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")

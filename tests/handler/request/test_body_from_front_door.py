@@ -9,7 +9,6 @@ import pytest
 from offpath.handler.errors import BodyGone, BodyUnreadable, ConfigError, ItemError
 from offpath.handler.request.body_from_front_door import DoorBodies
 from offpath.handler.request.payload import read_payload
-from offpath.handler.wire_names import FOLDER_VARIABLE, KEY_VARIABLE
 
 KEY = "k" * 64
 NAME = "0000000001"
@@ -115,17 +114,6 @@ def test_a_folder_that_others_may_use_is_refused(folder: Path) -> None:
         DoorBodies(str(folder), KEY)
     with pytest.raises(ConfigError, match="No such file"):
         DoorBodies(str(folder / "nowhere"), KEY)
-
-
-def test_server_without_the_variables_has_no_front_door(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
-    assert DoorBodies.from_environment() is None
-    monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
-    assert DoorBodies.from_environment() is None
-    monkeypatch.setenv(KEY_VARIABLE, KEY)
-    assert DoorBodies.from_environment() is not None
 
 
 def test_no_descriptor_stays_open(door: DoorBodies, folder: Path) -> None:

@@ -63,8 +63,3 @@ def test_name_in_a_content_type_is_not_a_field() -> None:
 def test_broken_form_is_an_error_of_its_item(body: bytes, content_type: str) -> None:
     with pytest.raises(BadEnvelope):
         parse_multipart(body, content_type)
-
-
-@pytest.mark.parametrize("body", [b"", b"no form at all", b"--xyz--"])
-def test_a_form_without_fields_is_empty(body: bytes) -> None:
-    assert parse_multipart(body, TYPE) == {}

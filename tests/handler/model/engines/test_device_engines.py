@@ -1,4 +1,4 @@
-"""The calls that engines make of libraries for CUDA, with recorders in their place."""
+"""Batch norms that the eager engine folds into convolutions on CUDA."""
 
 from __future__ import annotations
 
