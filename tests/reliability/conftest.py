@@ -1,4 +1,4 @@
-"""What the long tests share; tests/conftest.py leaves their folder out unless they are selected."""
+"""Fixtures of the long tests. tests/conftest.py leaves their folder out unless selected."""
 
 from __future__ import annotations
 
