@@ -226,6 +226,7 @@ def test_an_old_handler_that_was_never_compared_is_refused(
         compare(tmp_path, monkeypatch, "RuntimeError: sizes of tensors must match")
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 @pytest.mark.parametrize(
     ("postprocess", "said"),
     [
