@@ -34,7 +34,7 @@ from tests.support.door_rounds import (
     kill_server,
     kill_worker,
 )
-from tests.support.eventually import eventually
+from tests.support.eventually import MOST_S, eventually
 from tests.support.front import is_alive, load_for
 from tests.support.granian import FRONTS
 from tests.support.s3_faults import OUTAGES, PASS, WRONG
@@ -98,7 +98,7 @@ def fill_disk(name: str, meanwhile: Strike = lambda bench: None) -> Strike:
         thread = threading.Thread(target=fill)
         thread.start()
         try:
-            assert is_full.wait(STAGE_S)
+            assert is_full.wait(MOST_S)
             time.sleep(STAGE_S / 2)
             meanwhile(bench)
             time.sleep(STAGE_S / 2)
