@@ -98,12 +98,6 @@ def test_refusal_is_an_answer_with_the_servers_message(
     assert raised.value.type == ("T" if status == 422 else "")
 
 
-def test_the_only_model_needs_no_name(answers: Answers) -> None:
-    with Client(answers.url) as client:
-        assert client.predict(JPEG).labels[0] == ("cat", 0.75)
-    assert [path for path, _, _ in answers.requests] == ["/invocations"]
-
-
 @pytest.mark.server
 def test_one_of_several_models_must_be_named(server: TorchServe) -> None:
     with Client(server.inference_url) as client:
