@@ -53,7 +53,6 @@ def test_a_server_is_measured_one_that_cannot_start_is_left_out_and_all_end(
         *("cpu_s.frontend", "cpu_s.workers", "cpu_s.generator", "cpu_s.other"),
         *("cpu_ms", "rss_mb", "pss_mb", "decode_percent"),
     }
-    assert summary.value(SERVER, cell, "replies_200") > 0
     # Of the handler's scores and plain PyTorch's.
     assert summary.value(SERVER, cell, "answer_difference") < 0.01
     assert summary.value(SERVER, cell, "pss_mb") <= summary.value(SERVER, cell, "rss_mb")
