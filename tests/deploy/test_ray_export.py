@@ -17,7 +17,6 @@ from offpath.deploy.ray.export import export_ray
 from offpath.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.exported import OffpathRay
-from offpath.serving.service.messages import make_event_id
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 CONFIG = "model-config.yaml"
@@ -97,13 +96,6 @@ def test_replicas_share_the_gpu_and_a_pod_has_it(archive, tmp_path):
     (worker,) = group["template"]["spec"]["containers"]
     assert worker["resources"]["requests"]["cpu"] == "4"
     assert worker["resources"]["limits"]["nvidia.com/gpu"] == 1
-
-
-@pytest.mark.parametrize("given", ["", "1", "a~", "a b", "x" * 65])
-def test_two_requests_with_one_id_have_two_records(given: str) -> None:
-    first, second = make_event_id(given), make_event_id(given)
-    assert first != second and "~" not in first
-    assert first.startswith(given) == (given in ("", "1"))
 
 
 @pytest.fixture(scope="module")

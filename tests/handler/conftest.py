@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import ts
 from ts.context import Context, RequestProcessor
-from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
 from offpath.archive import models
 from offpath.archive.models.near_free import NearFree
+from offpath.archive.torchserve_metrics import make_default_metrics
 from offpath.handler.config import HandlerConfig
 from offpath.handler.image.decode import Pixels
 from offpath.handler.model.batch_runner import BatchRunner
@@ -55,8 +54,7 @@ def files() -> dict[str, bytes]:
 
 def make_context(folder: Path, **handler: Any) -> Context:
     """Makes the context that ts/model_loader.py passes to `initialize`."""
-    metrics = MetricsCacheYamlImpl(str(Path(ts.__file__).parent / "configs/metrics.yaml"))
-    metrics.initialize_cache()
+    metrics = make_default_metrics()
     manifest = {
         "model": {
             "modelName": "near-free",
@@ -71,7 +69,11 @@ def make_context(folder: Path, **handler: Any) -> Context:
 
 def make_requests(*headers: dict[str, str]) -> Context:
     """Makes the context of a batch, with the headers of each request."""
-    context = Context("cats", "", {}, 4, None, "0.12")
+    return set_requests(Context("cats", "", {}, 4, None, "0.12"), *headers)
+
+
+def set_requests(context: Context, *headers: dict[str, str]) -> Context:
+    """Sets the headers of the next batch, one mapping per item."""
     context.request_processor = [RequestProcessor(dict(one)) for one in headers]
     context.request_ids = {idx: f"id-{idx}" for idx in range(len(headers))}
     return context

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from ts.context import Context, RequestProcessor
+from ts.context import Context
 
 from offpath.archive.models.near_free import NearFree
 from offpath.handler.classifier import OffpathClassifier
@@ -20,18 +20,11 @@ from offpath.handler.process.sick_worker import (
     ModelHealth,
 )
 from offpath.handler.response import Reply
-from tests.handler.conftest import make_context
+from tests.handler.conftest import make_context, set_requests
 from tests.support.photographs import encode, find_photograph
 
 JPEG = encode(find_photograph("coffee").rgb, "JPEG")
 PNG = encode(find_photograph("chelsea").rgb, "PNG")
-
-
-def request(context: Context, *headers: dict[str, str]) -> Context:
-    """Sets the headers of the next batch, one mapping per item."""
-    context.request_processor = [RequestProcessor(dict(one)) for one in headers]
-    context.request_ids = {idx: f"request-{idx}" for idx in range(len(headers))}
-    return context
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -77,7 +70,7 @@ def test_a_late_request_gets_504_undecoded_and_its_neighbour_is_answered(
     late = {"x-request-timeout-ms": "1000", "x-request-start": "t=1700000000.0"}
     describe = {**late, "describe": "True"}
     bodies = classifier.handle(
-        [{"body": PNG}, {"body": JPEG}, {}], request(context, late, {}, describe)
+        [{"body": PNG}, {"body": JPEG}, {}], set_requests(context, late, {}, describe)
     )
     assert [status(context, idx) for idx in range(3)] == [504, 200, 200]
     assert json.loads(bodies[0])["type"] == "DeadlineExceeded"
@@ -96,7 +89,7 @@ def test_explanations_and_predictions_share_a_batch(
     classifier: OffpathClassifier, context: Context
 ) -> None:
     explain = {"explain": "True"}
-    alone = classifier.handle([{"body": JPEG}], request(context, {}))
+    alone = classifier.handle([{"body": JPEG}], set_requests(context, {}))
     bodies = classifier.handle(
         [
             {"body": JPEG},
@@ -104,7 +97,7 @@ def test_explanations_and_predictions_share_a_batch(
             {"body": b"junk"},
             {"data": PNG, "target": b"3"},
         ],
-        request(context, {"explain": "1"}, explain, explain, explain),
+        set_requests(context, {"explain": "1"}, explain, explain, explain),
     )
     assert [status(context, idx) for idx in range(4)] == [200, 200, 415, 200]
     # Equal except for rounding: the matrix product of another batch size differs in the last bit.
@@ -125,7 +118,7 @@ def test_wrong_target_is_a_400_of_its_item(
 ) -> None:
     bodies = classifier.handle(
         [{"body": JPEG, "target": target}, {"body": JPEG}],
-        request(context, {"explain": "True"}, {}),
+        set_requests(context, {"explain": "True"}, {}),
     )
     assert [status(context, idx) for idx in range(2)] == [400, 200]
     assert json.loads(bodies[0])["type"] == "BadTarget"
@@ -138,7 +131,7 @@ def test_a_client_that_asks_to_describe_a_prediction_gets_its_answer(
 ) -> None:
     bodies = classifier.handle(
         [{"body": body}, {"body": JPEG}],
-        request(context, {"describe": "True"}, {"describe": "True"}),
+        set_requests(context, {"describe": "True"}, {"describe": "True"}),
     )
     assert status(context, 0) in (400, 415)
     assert len(json.loads(bodies[1])) == 5
@@ -150,7 +143,7 @@ def test_one_explanation_of_a_batch_is_made_and_others_get_429(
     classifier.__dict__.pop("_explainer", None)
     explain = {"explain": "True"}
     rows = [{"body": JPEG}] * 4
-    bodies = classifier.handle(rows, request(context, explain, explain, explain, {}))
+    bodies = classifier.handle(rows, set_requests(context, explain, explain, explain, {}))
     assert [status(context, idx) for idx in range(4)] == [200, 429, 429, 200]
     assert json.loads(bodies[1])["type"] == "TooManyExplanations"
 
@@ -181,13 +174,13 @@ def test_a_failing_model_gives_each_good_item_a_503_and_raises_nothing(
 ) -> None:
     failing(torch.OutOfMemoryError("CUDA out of memory"))
     rows = [{"body": JPEG}, {"body": b"junk"}, {"body": PNG}]
-    bodies = classifier.handle(rows, request(context, {}, {}, {}))
+    bodies = classifier.handle(rows, set_requests(context, {}, {}, {}))
     assert [status(context, idx) for idx in range(3)] == [503, 415, 503]
     assert json.loads(bodies[0])["type"] == "ModelOutOfMemory"
     headers = [context.get_response_headers(idx) for idx in range(3)]
     assert [one.get("Retry-After") for one in headers] == ["1", None, "1"]
     failing(None)
-    classifier.handle(rows, request(context, {}, {}, {}))
+    classifier.handle(rows, set_requests(context, {}, {}, {}))
     assert [status(context, idx) for idx in range(3)] == [200, 415, 200]
 
 
@@ -202,7 +195,7 @@ def test_only_a_batch_that_the_model_answers_interrupts_failures_in_a_row(
         (good, None, 0),
     ]:
         failing(error)
-        classifier.handle(rows, request(context, {}))
+        classifier.handle(rows, set_requests(context, {}))
         assert classifier.health.failures == failures
 
 
@@ -214,8 +207,8 @@ def test_a_description_or_a_failed_explanation_counts_neither_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     failing(ValueError("no"))
-    classifier.handle([{"body": JPEG}], request(context, {}))
-    classifier.handle([{}], request(context, {"describe": "True"}))
+    classifier.handle([{"body": JPEG}], set_requests(context, {}))
+    classifier.handle([{}], set_requests(context, {"describe": "True"}))
     assert classifier.health.failures == 1
     failing(None)
 
@@ -224,7 +217,7 @@ def test_a_description_or_a_failed_explanation_counts_neither_way(
 
     monkeypatch.setattr(classifier._explainer, "explain_item", explain)
     for _ in range(2 * MOST_OUT_OF_MEMORY_IN_A_ROW):
-        classifier.handle([{"body": JPEG}] * 2, request(context, {"explain": "True"}, {}))
+        classifier.handle([{"body": JPEG}] * 2, set_requests(context, {"explain": "True"}, {}))
         assert [status(context, idx) for idx in range(2)] == [503, 200]
     assert classifier.health.diagnosis is None
 
@@ -244,13 +237,13 @@ def test_only_batches_without_any_finite_answer_replace_a_worker(
     monkeypatch.setattr(runner, "engine", spoil)
     rows = [{"body": JPEG}] * 2
     for _ in range(2 * MOST_FAILURES_IN_A_ROW):
-        classifier.handle(rows, request(context, {}, {}))
+        classifier.handle(rows, set_requests(context, {}, {}))
         assert [status(context, idx) for idx in range(2)] == [503, 200]
     assert classifier.health.failures == 0
     spoiled = 2
     for _ in range(MOST_FAILURES_IN_A_ROW):
         assert classifier.health.diagnosis is None
-        bodies = classifier.handle(rows, request(context, {}, {}))
+        bodies = classifier.handle(rows, set_requests(context, {}, {}))
     assert [json.loads(body)["type"] for body in bodies] == ["ModelFailed"] * 2
     assert "not finite" in str(classifier.health.diagnosis)
 

@@ -40,6 +40,7 @@ from offpath.handler.wire_names import (
 from offpath.serving.front.openapi import render_openapi
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import ServerSettings, read_config
+from offpath.serving.service.messages import make_event_id
 from offpath.serving.service.model_service import largest_body_bytes
 from offpath.serving.session import make_server
 from offpath.serving.torchserve.server import TorchServe
@@ -270,6 +271,13 @@ def test_each_request_has_an_id_of_its_own(adapter, send) -> None:
     else:
         ids = [reply.headers["x-request-id"] for reply in replies]
     assert len(set(ids)) == 3 and "mine" not in ids
+
+
+@pytest.mark.parametrize("given", ["", "1", "a~", "a b", "x" * 65])
+def test_two_requests_with_one_id_have_two_records(given: str) -> None:
+    first, second = make_event_id(given), make_event_id(given)
+    assert first != second and "~" not in first
+    assert first.startswith(given) == (given in ("", "1"))
 
 
 @dataclass
