@@ -26,6 +26,10 @@ from offpath.archive.model_probe import format_error
 from offpath.archive.no_network import network_refused
 from offpath.errors import WrongOption
 from offpath.handler.model.weights import working_folder
+from offpath.handler.process.lazy_imports import unused_imports_deferred
+
+with unused_imports_deferred():
+    import torchvision  # noqa: F401  # as most definitions will
 
 # Modules that the worker imports. The archive's folder comes before them on its path.
 RESERVED_MODULES = frozenset(

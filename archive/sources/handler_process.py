@@ -16,14 +16,17 @@ from typing import Any
 
 import torch
 from ts.model_loader import TsModelLoader
-from ts.torch_handler.image_classifier import ImageClassifier
-from ts.torch_handler.vision_handler import VisionHandler
 from ts.utils.util import list_classes_from_module
 
 from offpath.archive.no_network import network_refused
 from offpath.archive.sources.transforms import read_transforms
 from offpath.archive.torchserve_metrics import make_default_metrics
 from offpath.errors import WrongOption
+from offpath.handler.process.lazy_imports import unused_imports_deferred
+
+with unused_imports_deferred("torch_tensorrt"):
+    from ts.torch_handler.image_classifier import ImageClassifier
+    from ts.torch_handler.vision_handler import VisionHandler
 
 # What a subclass may change.
 CONVERTED = {

@@ -73,15 +73,15 @@ TAKEN: dict[str, dict[str, Any]] = {
 
 
 @contextlib.contextmanager
-def unused_imports_deferred() -> Iterator[None]:
-    """Defers the imports of the modules in `TAKEN` inside the block.
+def unused_imports_deferred(*kept: str) -> Iterator[None]:
+    """Defers the imports of the modules in `TAKEN`, but for `kept`, inside the block.
 
     Modules that are not installed stay missing, and modules that were imported before stay
     unchanged. After the block an import gets the real module.
     """
     stand_ins = {
         name: make_stand_in(name)
-        for name in TAKEN
+        for name in TAKEN.keys() - kept
         if name not in sys.modules and is_installed(name)
     }
     sys.modules.update(stand_ins)

@@ -66,6 +66,8 @@ def handle(data, context):
         context.metrics.add_time("Took", 7.5, unit="ms")
         context.metrics.add_percent("Share", 50)
         return ["counted"]
+    if said == "modules":
+        return [[name for name in HEAVY if name in sys.modules]]
     if said == "stream":
         send_intermediate_predict_response(["part"], context.request_ids, "ok", 200, context)
     if said in ERRORS:
@@ -73,6 +75,7 @@ def handle(data, context):
     return REPLIES.get(said, [b"unknown"])
 
 
+HEAVY = ["captum", "torch._dynamo", "openvino.torch", "onnxruntime"]
 ERRORS = {
     "fail": ValueError("secret"),
     "memory": MemoryError(),
@@ -420,6 +423,10 @@ def test_management_changes_nothing(granian: Server) -> None:
         reply = manage(granian, path, method)
         assert reply.status_code == 405 and "use `offpath reload`" in reply.json()["message"]
     assert len(manage(granian, "/models/echo").json()[0]["workers"]) == 1
+
+
+def test_a_worker_has_not_imported_what_few_handlers_use(granian: Server) -> None:
+    assert ask(granian.inference_url, "modules").json() == []
 
 
 def test_a_reply_in_parts_is_refused(granian: Server) -> None:
