@@ -45,9 +45,7 @@ from offpath.handler.model.outputs import OneOutput, keep_one_output
 PROGRAM = """
 import importlib, inspect, runpy, sys
 from offpath.handler.model.weights import make_with_weights
-from offpath.handler.process.lazy_imports import unused_imports_deferred
-with unused_imports_deferred():
-    import torchvision
+import offpath.handler.process.light_torchvision
 with runpy.run_path(sys.argv[3])["network_refused"]():
     module = importlib.import_module(sys.argv[1])
     classes = inspect.getmembers(module, inspect.isclass)

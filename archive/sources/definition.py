@@ -22,14 +22,11 @@ from typing import Any
 
 import torch
 
+import offpath.handler.process.light_torchvision  # noqa: F401  # most definitions import it
 from offpath.archive.model_probe import format_error
 from offpath.archive.no_network import network_refused
 from offpath.errors import WrongOption
 from offpath.handler.model.weights import working_folder
-from offpath.handler.process.lazy_imports import unused_imports_deferred
-
-with unused_imports_deferred():
-    import torchvision  # noqa: F401  # as most definitions will
 
 # Modules that the worker imports. The archive's folder comes before them on its path.
 RESERVED_MODULES = frozenset(

@@ -87,10 +87,8 @@ def import_shared() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import ts.model_service_worker  # noqa: F401
 
-    from offpath.handler.process.lazy_imports import unused_imports_deferred
+    import offpath.handler.process.light_torchvision  # noqa: F401
 
-    with unused_imports_deferred():
-        import torchvision  # noqa: F401
     if os.environ.get("OFFPATH_PREDICTION_LOG", "").startswith("s3:"):
         # Saves half a second of CPU in each worker while its model loads.
         with contextlib.suppress(ImportError):

@@ -39,7 +39,7 @@ CHUNKS_AHEAD = 16
 KEYS = ("input", "status", "label", "score", "error", "answer")
 BUSY = 503
 # Imported once, and shared by all workers.
-PRELOADED = ["torchvision", "simplejpeg", "boto3", __name__]
+PRELOADED = ["offpath.handler.process.light_torchvision", "simplejpeg", "boto3", __name__]
 # Ends of workers without a finished part, beyond one for each part that is left.
 MOST_BROKEN = 3
 

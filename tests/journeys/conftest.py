@@ -49,7 +49,7 @@ def python(wheel: Path) -> Path:
     (site,) = environment.glob("lib/python*/site-packages")
     folders = [entry for entry in sys.path if entry.endswith("-packages")]
     (site / "dependencies.pth").write_text("\n".join(folders))
-    install = ("install", "--quiet", "--no-deps", "--no-index", wheel)
+    install = ("install", "--quiet", "--no-deps", "--no-index", "--no-compile", wheel)
     run(sys.executable, "-m", "pip", "--python", python, *install, cwd=wheel.parent)
     return python
 

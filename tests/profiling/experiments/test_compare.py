@@ -24,8 +24,9 @@ def list_children() -> set[psutil.Process]:
 
 @pytest.mark.server
 def test_a_server_is_measured_one_that_cannot_start_is_left_out_and_all_end(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("offpath.profiling.experiments.compare.LIMIT_SECONDS", 0.5)
     (photos := tmp_path / "photos").mkdir()
     shutil.copy(BUNDLED / "espresso.jpg", photos)
     result = tmp_path / "result.json"
