@@ -21,11 +21,16 @@ from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.echo_archive import MakeMar, write_mar
 from tests.support.eventually import MOST_S
+from tests.support.s3_servers import S3Server, run_seaweedfs
 
 SERVER_MARKS = ("server", "s3")
 # Files that share a server or a door of a session, so that one process runs them all.
 # Each process takes one of the other files at a time, also of those that start their own servers.
 TOGETHER = {
+    "s3": (
+        *("../handler/prediction_log/test_log_kill.py", "../handler/prediction_log/test_log_s3.py"),
+        "../offpath/commands/test_logs_s3.py",
+    ),
     "front": ("front/test_door_hostile.py", "front/test_door_inputs.py"),
     "server": (
         "service/test_contract.py",
@@ -161,3 +166,9 @@ def make_mar(tmp_path: Path) -> MakeMar:
         return write_mar(tmp_path / "store", *args, **kwargs)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def seaweedfs() -> Iterator[S3Server]:
+    with run_seaweedfs() as server:
+        yield server

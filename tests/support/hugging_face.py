@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 
 LABELS = ["bent", "crack", "dent", "fine", "rust", "rust"]
 # Two classes share a label, as in the ImageNet of many published models.
@@ -15,6 +14,8 @@ TOLD_APART = ["bent", "crack", "dent", "fine", "rust (4)", "rust (5)"]
 
 def write_model(kind: str, folder: Path) -> Path:
     """Writes one of `MODELS` with its image processor."""
+    import transformers  # half a second, which each test process would spend
+
     torch.manual_seed(0)
     labels = dict(enumerate(LABELS))
     name, config, processor, settings = MODELS[kind]

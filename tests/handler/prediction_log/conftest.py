@@ -17,14 +17,8 @@ from offpath.handler.prediction_log.prediction_log import PredictionLog, open_pr
 from offpath.handler.prediction_log.record import Record
 from tests.support.bucket import Bucket, read_out
 from tests.support.moto_server import run_moto
-from tests.support.s3_servers import S3Server, run_seaweedfs
+from tests.support.s3_servers import S3Server
 from tests.support.spool_writers import Writer, run_writers
-
-
-@pytest.fixture(scope="session")
-def seaweedfs() -> Iterator[S3Server]:
-    with run_seaweedfs() as server:
-        yield server
 
 
 @pytest.fixture(scope="session")

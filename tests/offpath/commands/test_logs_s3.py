@@ -14,7 +14,7 @@ import pytest
 
 from tests.offpath.conftest import Done
 from tests.support.bucket import Bucket
-from tests.support.s3_servers import S3Server, run_seaweedfs
+from tests.support.s3_servers import S3Server
 from tests.support.spool_writers import Writer, run_writers
 
 pytestmark = pytest.mark.s3
@@ -22,33 +22,27 @@ pytestmark = pytest.mark.s3
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with run_seaweedfs() as server:
-        yield server
-
-
 @pytest.fixture(autouse=True)
-def credentials(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in server.environ.items():
+def credentials(seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in seaweedfs.environ.items():
         monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
-def bucket(server: S3Server) -> Bucket:
-    return Bucket(server)
+def bucket(seaweedfs: S3Server) -> Bucket:
+    return Bucket(seaweedfs)
 
 
 @pytest.fixture
 def start_writer(
-    server: S3Server, bucket: Bucket, tmp_path: Path
+    seaweedfs: S3Server, bucket: Bucket, tmp_path: Path
 ) -> Iterator[Callable[..., Writer]]:
     settings = {
         "uri": bucket.uri,
         "spool_dir": str(tmp_path / "spool"),
         "segment_max_age_s": 0.2,
         "segment_max_bytes": 20_000,
-        "s3": {"endpoint_url": server.endpoint_url},
+        "s3": {"endpoint_url": seaweedfs.endpoint_url},
     }
     with run_writers(settings, bucket.event_counts) as start:
         yield start
@@ -72,7 +66,7 @@ def run_logs(*arguments: str, **environ: str) -> Done:
 
 
 def test_two_workers_and_a_ship_from_outside_deliver_everything_once(
-    server: S3Server, bucket: Bucket, start_writer: Callable[..., Writer], tmp_path: Path
+    seaweedfs: S3Server, bucket: Bucket, start_writer: Callable[..., Writer], tmp_path: Path
 ) -> None:
     uri, spool = bucket.uri, tmp_path / "spool"
     writers: list[Writer] = []
@@ -95,7 +89,7 @@ def test_two_workers_and_a_ship_from_outside_deliver_everything_once(
     answered = [event_id for writer in writers for event_id in writer.answered]
     ids = tmp_path / "ids"
     ids.write_text("\n".join(answered))
-    store = {"AWS_ENDPOINT_URL_S3": server.endpoint_url}
+    store = {"AWS_ENDPOINT_URL_S3": seaweedfs.endpoint_url}
     done = run_logs("verify", uri, "--ids", str(ids), "--json", **store)
     verdict = json.loads(done.out)
     assert done.code == 0, done.err
