@@ -152,9 +152,10 @@ def test_client_that_stops_sending_gets_no_answer_and_is_counted(
         pytest.skip("this door answers 403 before it has the body")
     before = read_counts(door.metrics_url)[TIMED_OUT]
     with ExitStack() as stack:
-        for half in (b"POST", form.request(LARGE)[:1000]):
-            client = stack.enter_context(connect(door))
+        clients = [stack.enter_context(connect(door)) for _ in range(2)]
+        for client, half in zip(clients, (b"POST", form.request(LARGE)[:1000])):
             client.sendall(half)
+        for client in clients:
             with contextlib.suppress(ConnectionResetError):
                 assert client.recv(1000) == b""
     eventually(lambda: read_counts(door.metrics_url)[TIMED_OUT] == before + 2, 5)
