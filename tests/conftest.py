@@ -19,6 +19,7 @@ from offpath.archive.sources.model_source import load_model_source
 from offpath.serving.server import server as any_server
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.torchserve.server import TorchServe
+from tests.support.bucket import Bucket
 from tests.support.echo_archive import MakeMar, write_mar
 from tests.support.eventually import MOST_S
 from tests.support.s3_servers import S3Server, run_seaweedfs
@@ -172,3 +173,16 @@ def make_mar(tmp_path: Path) -> MakeMar:
 def seaweedfs() -> Iterator[S3Server]:
     with run_seaweedfs() as server:
         yield server
+
+
+@pytest.fixture
+def aws_environ(seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Credentials for SeaweedFS, in this process and in its child processes."""
+    for name, value in seaweedfs.environ.items():
+        monkeypatch.setenv(name, value)
+    return dict(seaweedfs.environ)
+
+
+@pytest.fixture
+def bucket(seaweedfs: S3Server, aws_environ: dict[str, str]) -> Bucket:
+    return Bucket(seaweedfs)

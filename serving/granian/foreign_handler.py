@@ -9,7 +9,6 @@ reply from the worker's message (BatchAggregator.java, RestJob.java).
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import logging
 import os
@@ -163,7 +162,7 @@ def import_their_base() -> None:
     model that holds its engines cannot load without it.
     """
     with unused_imports_deferred("torch_tensorrt"), contextlib.suppress(ImportError):
-        importlib.import_module("ts.torch_handler.image_classifier")
+        import ts.torch_handler.image_classifier  # noqa: F401
 
 
 def enter_archive(folder: Path, handler: str) -> None:

@@ -15,7 +15,7 @@ from offpath.handler.prediction_log import prediction_log
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.prediction_log import PredictionLog, open_prediction_log
 from offpath.handler.prediction_log.record import Record
-from tests.support.bucket import Bucket, read_out
+from tests.support.bucket import read_out
 from tests.support.moto_server import run_moto
 from tests.support.s3_servers import S3Server
 from tests.support.spool_writers import Writer, run_writers
@@ -25,19 +25,6 @@ from tests.support.spool_writers import Writer, run_writers
 def moto_server() -> Iterator[S3Server]:
     with run_moto() as server:
         yield server
-
-
-@pytest.fixture
-def aws_environ(seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Credentials for SeaweedFS, in this process and in its child processes."""
-    for name, value in seaweedfs.environ.items():
-        monkeypatch.setenv(name, value)
-    return dict(seaweedfs.environ)
-
-
-@pytest.fixture
-def bucket(seaweedfs: S3Server, aws_environ: dict[str, str]) -> Bucket:
-    return Bucket(seaweedfs)
 
 
 @pytest.fixture

@@ -22,17 +22,6 @@ pytestmark = pytest.mark.s3
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(autouse=True)
-def credentials(seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in seaweedfs.environ.items():
-        monkeypatch.setenv(name, value)
-
-
-@pytest.fixture
-def bucket(seaweedfs: S3Server) -> Bucket:
-    return Bucket(seaweedfs)
-
-
 @pytest.fixture
 def start_writer(
     seaweedfs: S3Server, bucket: Bucket, tmp_path: Path

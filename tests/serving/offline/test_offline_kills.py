@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from offpath.serving.process.processes import is_running
 from tests.support.bucket import Bucket
 from tests.support.eventually import eventually
 from tests.support.images import jpeg
-from tests.support.s3_servers import S3Server, run_seaweedfs
+from tests.support.s3_servers import S3Server
 
 pytestmark = [pytest.mark.s3, pytest.mark.slow, pytest.mark.timeout(1800)]
 ROUNDS = 10
@@ -30,15 +29,9 @@ IMAGES = 1500
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with run_seaweedfs() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def bucket(server: S3Server) -> Bucket:
+def bucket(seaweedfs: S3Server) -> Bucket:
     """Returns a bucket with images below in/, one of them damaged."""
-    bucket = Bucket(server)
+    bucket = Bucket(seaweedfs)
     bodies = [jpeg(size=(640, 480)), jpeg("chelsea", (900, 700))]
 
     def put(number: int) -> None:
@@ -69,7 +62,7 @@ def count_parts(bucket: Bucket, output: str) -> int:
 
 
 def test_ten_kills_lose_and_double_no_image(
-    server: S3Server, bucket: Bucket, model_store: Path, tmp_path: Path
+    seaweedfs: S3Server, bucket: Bucket, model_store: Path, tmp_path: Path
 ) -> None:
     seed = os.environ.get("OFFPATH_TEST_SEED") or str(random.randrange(1 << 30))
     print(f"OFFPATH_TEST_SEED={seed}")
@@ -79,7 +72,7 @@ def test_ten_kills_lose_and_double_no_image(
 
     def run(output: str) -> psutil.Popen:
         place = (str(model_store / "near-free.mar"), f"s3://{bucket.name}/in", output)
-        return start(server, *place, "--json", "--max-errors", "1")
+        return start(seaweedfs, *place, "--json", "--max-errors", "1")
 
     for _ in range(ROUNDS):
         process = run(outputs[-1])
@@ -128,10 +121,10 @@ def compare(bucket: Bucket, output: str, folder: Path) -> None:
 
 
 def test_what_the_storage_refuses_ends_the_run_with_one_line(
-    server: S3Server, bucket: Bucket, model_store: Path, tmp_path: Path
+    seaweedfs: S3Server, bucket: Bucket, model_store: Path, tmp_path: Path
 ) -> None:
     place = (f"s3://{bucket.name}/in", "s3://no-such-bucket/out")
-    process = start(server, str(model_store / "near-free.mar"), *place)
+    process = start(seaweedfs, str(model_store / "near-free.mar"), *place)
     _, err = process.communicate()
     assert process.returncode == 1
     assert len(err.splitlines()) == 1 and b"does not exist: create it" in err
