@@ -80,12 +80,12 @@ def test_ten_kills_lose_and_double_no_image(
         wanted = count_parts(bucket, outputs[-1]) + chance.randrange(6)
         eventually(lambda: process.poll() is not None or count_parts(bucket, outputs[-1]) >= wanted)
         time.sleep(chance.uniform(0, 1))  # A part may be half written.
-        family = [process, *process.children(recursive=True)]
         if process.poll() is not None:
             assert process.returncode == 0, process.communicate()
             outputs.append(f"s3://{bucket.name}/out-{len(outputs)}")
             found["finished"] += 1
             continue
+        family = [process, *process.children(recursive=True)]
         # All of them as at the loss of a machine, or the command alone.
         kind = chance.choice(("all", "command"))
         for one in family if kind == "all" else family[:1]:
