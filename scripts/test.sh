@@ -11,6 +11,8 @@
 
 ensure_venv serve,bench,dev
 ensure_java
+# A container often sets it. The tests start some hundred processes, which would all compile this project anew.
+unset PYTHONDONTWRITEBYTECODE
 # One process per core. The tests of a file share its fixtures. tests/conftest.py sets the order of the files:
 # those that start servers come first.
 options=(-n 2 --dist loadfile --no-loadscope-reorder)

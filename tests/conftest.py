@@ -1,4 +1,8 @@
-"""Archives and a server that several test modules share, built once per session."""
+"""Archives and a server that several test modules share, built once per session.
+
+torch and what needs it are imported in functions: the process that gives tests to the others reads
+this file too.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +11,21 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-import torch
 from httpx._transports import default as transports
 
-from offpath.archive.build import ArchiveSpec, build_archive
-from offpath.archive.model_config import load_preset, make_model_config
-from offpath.archive.sources.model_source import load_model_source
 from offpath.serving.server import server as any_server
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.torchserve.server import TorchServe
 from tests.support.bucket import Bucket
 from tests.support.echo_archive import MakeMar, write_mar
 from tests.support.eventually import MOST_S
 from tests.support.s3_servers import S3Server, run_seaweedfs
+
+if TYPE_CHECKING:
+    from offpath.serving.torchserve.server import TorchServe
 
 SERVER_MARKS = ("server", "s3")
 # Files that share a server or a door of a session, so that one process runs them all.
@@ -85,6 +88,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def one_thread_a_process() -> None:
     """Gives each test process one torch thread: two processes with two threads each wait."""
+    import torch
+
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)
 
@@ -121,6 +126,10 @@ def quick_servers(pytestconfig: pytest.Config) -> Iterator[None]:
 
 def build(store: Path, model: str, name: str, version: str = "1.0", **handler: object) -> Path:
     """Builds an archive of an embedded model with `handler:` settings."""
+    from offpath.archive.build import ArchiveSpec, build_archive
+    from offpath.archive.model_config import load_preset, make_model_config
+    from offpath.archive.sources.model_source import load_model_source
+
     source = load_model_source(model, None)
     config = make_model_config(
         load_preset("cpu"), {}, {**source.handler, "metrics_interval_s": 0.2, **handler}
@@ -144,6 +153,8 @@ def server(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
     Its store is a copy, because tests put further archives there.
     """
+    from offpath.serving.torchserve.server import TorchServe
+
     settings = ServerSettings(
         model_store=shutil.copytree(model_store, tmp_path_factory.mktemp("s") / "store"),
         models=("classifier.mar", "near-free.mar"),

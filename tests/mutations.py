@@ -394,7 +394,7 @@ MUTATIONS = (
         "serving/process/descriptors.py",
         "if error.errno not in (errno.EMFILE, errno.ENFILE):",
         "if True:",
-        ("tests/serving/test_few_descriptors.py",),
+        (DOOR, "-k", "descriptors"),
     ),
     Mutation(
         "spool-without-locks",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import grp
 import json
 import os
@@ -11,7 +12,7 @@ import resource
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from offpath.errors import WrongOption
 from offpath.handler import wire_names
@@ -23,6 +24,9 @@ from offpath.serving.front.openapi import OPENAPI, render_openapi
 from offpath.serving.server.served_model import name_socket
 from offpath.serving.server.server_settings import CONF_DIR
 from offpath.serving.service.messages import V2_SERVER
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 TEMPLATE = CONF_DIR / "nginx.conf"
 CONF = "nginx.conf"
@@ -96,15 +100,8 @@ def _format_tokens(tokens: Sequence[str]) -> str:
 
 
 def _render(place: DoorPlace, settings: DoorSettings, behind: Behind) -> str:
-    # Imported here, because most commands that import this module render nothing.
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
-    environment.filters.update(literal=re.escape, quoted=_quote, variable=_name_variable)
     files = min(2 * CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+    return _compile_template().render(
         settings=settings,
         behind=behind,
         place=place,
@@ -128,6 +125,18 @@ def _render(place: DoorPlace, settings: DoorSettings, behind: Behind) -> str:
         bodies_of=count_bodies(place.room_bytes, settings, behind),
         **_format_error_replies(behind),
     )
+
+
+@functools.cache
+def _compile_template() -> Template:
+    # Imported here, because most commands that import this module render nothing.
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters.update(literal=re.escape, quoted=_quote, variable=_name_variable)
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
 
 
 def _list_models(behind: Behind) -> str:

@@ -56,7 +56,7 @@ def test_the_account_of_our_handler_adds_up(server, tmp_path):
     path, page = tmp_path / "result.json", tmp_path / "page.html"
     argv = [*name_server(server, "near-free"), "--json", str(path), "--html", str(page)]
     # Workers report their counters once per second.
-    out = profile(*argv, "--duration", "5", "--clients", "16")
+    out = profile(*argv, "--duration", "3", "--clients", "8")
     run = load_run(path)
     parts = {"queue", "worker protocol", "decode", "inference", "postprocess"}
     assert parts <= set(read_account(run))

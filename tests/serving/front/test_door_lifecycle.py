@@ -11,26 +11,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from offpath.serving.client import Client
-from tests.conftest import build
+from tests.support.descriptors import no_new_descriptors
 from tests.support.door_rounds import (
     BODIES,
     KILLS,
     PATH,
     PAUSE_S,
     answer_some,
-    begin_reload,
-    count_labels,
     kill,
     kill_server,
     kill_worker,
     processes,
-    replaced,
     run_kill_round,
 )
-from tests.support.eventually import MOST_S, eventually
+from tests.support.eventually import eventually
 from tests.support.front import (
     FrontProcess,
     check_hostile_user_ids,
@@ -39,6 +37,7 @@ from tests.support.front import (
     logged,
     send_hostile_user_ids,
 )
+from tests.support.granian import granian
 from tests.support.images import jpeg
 
 pytestmark = pytest.mark.server
@@ -95,33 +94,39 @@ def test_invocations_leads_to_the_only_model(door: FrontProcess, body: bytes) ->
     assert httpx.get(f"{door.url}/invocations").status_code == 405
 
 
-def broken(archive: bytes) -> bytes:
-    """Returns an archive that cannot load."""
-    return archive.replace(b"classifier_entry", b"classifier_entrx")
-
-
-def test_each_of_two_reloads_learns_the_outcome_of_its_own(
-    door: FrontProcess, model_store: Path, tmp_path: Path
+@pytest.mark.parametrize("product", ["torchserve", pytest.param("granian", marks=pytest.mark.slow)])
+def test_supervisors_and_workers_outlive_a_lack_of_descriptors(
+    request: pytest.FixtureRequest, product: str, model_store: Path, tmp_path: Path
 ) -> None:
-    """The second is asked for while the first is under way, and cannot succeed."""
-    good = build(tmp_path, "near-free", "near-free", top_k=2).read_bytes()
-    archive = model_store / "near-free.mar"
-    old = door.children("java")
-    with door.load(PATH, BODIES, pause_s=PAUSE_S) as seen:
-        with replaced(archive, good):
-            first = begin_reload(door)
-        with replaced(archive, broken(good)):
-            second = door.begin_reload()
-            assert first.wait(MOST_S) == 0
-            # The load holds connections that were made before.
-            labels = [count_labels(door) for _ in range(40)]
-            assert second.wait(MOST_S) == 1
-    assert labels == [2] * 40
-    assert second.stderr is not None
-    assert "the old server continues" in second.stderr.read()
-    assert set(seen.statuses) == {200} and not seen.broken and not seen.refused
-    eventually(lambda: len(door.children("java")) == 1)
-    assert door.children("java") != old
+    """Neither the server nor `offpath serve` can open anything for a while."""
+    if product == "torchserve":
+        check_few_descriptors(request.getfixturevalue("door"))
+        return
+    with logged(granian, model_store, tmp_path, "near-free") as door:
+        check_few_descriptors(door)
+
+
+def check_few_descriptors(door: FrontProcess) -> None:
+    def read_logs() -> str:
+        return "".join(path.read_text() for path in door.log_dir.glob("*/*.log"))
+
+    workers = door.python_workers()
+    forker = psutil.Process(workers[0]).ppid()
+    with door.load(PATH, BODIES[:1], pause_s=PAUSE_S) as seen:
+        answer_some(seen)
+        with no_new_descriptors(door.process.pid, forker):
+            kill(workers[0])
+            eventually(lambda: "waiting until files can be opened" in door.errors())
+            own_log = Path(f"/proc/{forker}/fd/1")
+            eventually(lambda: "Too many open files" in own_log.read_text())
+            answer_some(seen)
+        eventually(lambda: len(set(door.python_workers()) - {workers[0]}) == len(workers))
+        with no_new_descriptors(*workers[1:]):
+            eventually(lambda: "the shipper: OSError: [Errno 24]" in read_logs())
+        eventually(door.is_healthy)
+        answer_some(seen)
+    assert door.process.poll() is None and forker == psutil.Process(workers[1]).ppid()
+    assert "Traceback" not in door.errors()
 
 
 # The last test of the door that all tests before it share.

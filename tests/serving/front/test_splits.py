@@ -361,7 +361,7 @@ def read_of_failing(door: FrontProcess, name: str, labels: str = "") -> int:
 @pytest.mark.server
 def test_a_canary_that_only_fails_gets_nothing_until_the_next_command(judged: SplitDoor) -> None:
     door, all_of_it = judged.door, "defects=3.0:100%"
-    with load(judged.url, BODIES[:1], clients=4) as seen:
+    with load(judged.url, BODIES[:1], clients=4, pause_s=0.05) as seen:
         assert judged.change(all_of_it).returncode == 0
         eventually(lambda: f"canary {all_of_it} is suspended" in door.errors())
         suspended = judged.in_force()["suspended"]

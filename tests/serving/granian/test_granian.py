@@ -265,25 +265,30 @@ def changing(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def test_a_reload_loses_nothing_and_one_that_cannot_load_changes_nothing(
-    changing: GranianProcess, flag: Flag
+    changing: GranianProcess, tmp_path: Path, flag: Flag
 ) -> None:
+    """The second is asked for while the first is under way, and cannot succeed."""
     door, store, path = changing, changing.log_dir.parent, "/predictions/tricky"
+    dead = Flag(tmp_path / "flag")
+    broken = build_obedient(tmp_path, dead)
+    dead.file(".dead").touch()
     with door.load(path, [jpeg()], clients=4, pause_s=PAUSE_S) as seen:
         eventually(lambda: len(seen.answered) > 20)
+        workers = set(door.python_workers())
         # Other models, so that this one's workers get other numbers.
         (store / "tricky2.mar").unlink()
         build_obedient(store, flag, "another", workers=1)
-        flag.fail_load()
-        failed = door.reload()
-        assert failed.returncode == 1
-        assert re.search(WHY, failed.stderr)
-        workers = door.python_workers()
         with slow_upload(door.url + path, jpeg()) as upload:
             door.process.send_signal(signal.SIGHUP)
+            eventually(lambda: bool(set(door.python_workers()) - workers))
+            broken.replace(store / broken.name)
+            failing = door.begin_reload()
             eventually(lambda: "reloaded; a new Granian serves" in door.errors())
         assert upload.result() == 200
+        eventually(lambda: workers.isdisjoint(door.python_workers()))
+        assert failing.wait(MOST_S) == 1
+        assert re.search(WHY, failing.stderr.read())
         eventually(lambda: len(door.supervisors()) == 1)
-        assert not set(workers) & set(door.python_workers())
         assert len(door.python_workers()) == 1 + WORKERS
     assert set(seen.statuses) == {200} and not seen.failed, seen
     gone = httpx.post(f"{door.url}{path}/2.0", content=jpeg())
