@@ -11,7 +11,7 @@
 
 ensure_venv serve,bench,dev
 ensure_java
-# A container often sets it. The tests start some hundred processes, which would all compile this project anew.
+# A container often sets it. The tests start some hundred processes, which would each compile this project.
 unset PYTHONDONTWRITEBYTECODE
 # One process per core. The tests of a file share its fixtures. tests/conftest.py sets the order of the files:
 # those that start servers come first.

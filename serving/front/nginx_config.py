@@ -101,7 +101,7 @@ def _format_tokens(tokens: Sequence[str]) -> str:
 
 def _render(place: DoorPlace, settings: DoorSettings, behind: Behind) -> str:
     files = min(2 * CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-    return _compile_template().render(
+    return _compile(TEMPLATE).render(
         settings=settings,
         behind=behind,
         place=place,
@@ -128,7 +128,7 @@ def _render(place: DoorPlace, settings: DoorSettings, behind: Behind) -> str:
 
 
 @functools.cache
-def _compile_template() -> Template:
+def _compile(path: Path) -> Template:
     # Imported here, because most commands that import this module render nothing.
     from jinja2 import Environment, StrictUndefined
 
@@ -136,7 +136,7 @@ def _compile_template() -> Template:
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
     environment.filters.update(literal=re.escape, quoted=_quote, variable=_name_variable)
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    return environment.from_string(path.read_text(encoding="utf-8"))
 
 
 def _list_models(behind: Behind) -> str:

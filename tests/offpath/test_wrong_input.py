@@ -46,7 +46,7 @@ def refuse_to_generate(*_: object) -> None:
 
 def list_files(folder: Path) -> dict[Path, int]:
     """Lists every file with its time of modification."""
-    files = (path for path in folder.rglob("*") if path.is_file())
+    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
     return {path: path.stat().st_mtime_ns for path in files}
 
 
