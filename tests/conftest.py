@@ -20,7 +20,7 @@ from httpx._transports import default as transports
 from offpath.serving.server import server as any_server
 from offpath.serving.server.server_settings import ServerSettings
 from tests.support.bucket import Bucket
-from tests.support.echo_archive import MakeMar, write_mar
+from tests.support.echo_archive import MakeMar, make_settings, write_mar
 from tests.support.eventually import MOST_S
 from tests.support.s3_servers import S3Server, run_seaweedfs
 
@@ -35,7 +35,8 @@ TOGETHER = {
         *("../handler/prediction_log/test_log_kill.py", "../handler/prediction_log/test_log_s3.py"),
         "../offpath/commands/test_logs_s3.py",
     ),
-    "front": ("front/test_door_hostile.py", "front/test_door_inputs.py"),
+    "echo": ("fork/test_fork_server.py", "torchserve/test_server.py"),
+    "front": tuple(f"front/test_door_{name}.py" for name in ("hostile", "inputs", "lifecycle")),
     "server": (
         "service/test_contract.py",
         *("check/test_running.py", "offline/test_offline.py", "server/test_in_force.py"),
@@ -79,10 +80,14 @@ def find_group(nodeid: str) -> str | None:
     return GROUPS.get(nodeid.partition("::")[0])
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Runs the files that start servers first, so that the pure tests wait for none of them."""
+    """Runs the files that start servers first, so that the pure tests wait for none of them.
+
+    The files of a group run in the order of their names: one may end what they share.
+    """
     servers = {item.path for item in items if any(map(item.get_closest_marker, SERVER_MARKS))}
-    items.sort(key=lambda item: (not find_group(item.nodeid), item.path not in servers))
+    items.sort(key=lambda item: (not find_group(item.nodeid), item.path not in servers, item.path))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -167,6 +172,16 @@ def server(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with TorchServe(settings) as running:
         with running.management() as management:
             running.warm_up([management.describe(name)[0] for name in running.model_names()])
+        yield running
+
+
+@pytest.fixture(scope="session")
+def echo_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe]:
+    """Runs a server with default settings and one worker, which counts the bytes of a body."""
+    from offpath.serving.torchserve.server import TorchServe
+
+    mar = write_mar(tmp_path_factory.mktemp("echo") / "store")
+    with TorchServe(make_settings(mar)) as running:
         yield running
 
 

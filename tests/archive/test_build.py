@@ -140,14 +140,26 @@ def test_extra_file_that_would_hide_another_is_refused(
         build_archive(make_spec(extra_files=(tmp_path / "elsewhere" / name,)), tmp_path / "store")
 
 
+# A model that opens a file when it is made.
+READS = THREE_CLASSES.replace(
+    "super().__init__()", "super().__init__()\n        open({path}).close()"
+)
+
+
 def test_bundled_photographs_check_answers_and_settle_what_is_open(
-    make_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_spec: MakeSpec, model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("openvino")
     # Without the packages whose photographs are used otherwise.
     monkeypatch.setattr("offpath.archive.photographs.SOURCES", (("skimage", "none"),))
     said: list[str] = []
-    spec = replace(make_spec(engine="openvino", activation="auto"), checks_answers=True)
+    # The model needs a file beside it, which goes along.
+    (tmp_path / "sizes.txt").touch()
+    beside = "__import__('pathlib').Path(__file__).with_name('sizes.txt')"
+    model_file.write_text(READS.format(path=beside))
+    files = {"labels": ["a", "b", "c"], "extra_files": (tmp_path / "sizes.txt",)}
+    spec = make_spec(**files, engine="openvino", activation="auto")
+    spec = replace(spec, checks_answers=True)
     built = build_archive(spec, tmp_path, say=said.append)
     with zipfile.ZipFile(built.path) as file:
         assert "engine/parity.npz" in file.namelist()
@@ -157,12 +169,6 @@ def test_bundled_photographs_check_answers_and_settle_what_is_open(
     assert any("engine openvino fp32: on 16 photographs" in line for line in said)
     # The spec is as it was.
     assert spec.config.settings["handler"]["activation"] == "auto"
-
-
-# A model that needs more than its archive is refused when the archive is built.
-READS = THREE_CLASSES.replace(
-    "super().__init__()", "super().__init__()\n        open({path}).close()"
-)
 
 
 def test_model_that_reads_a_file_beside_it_needs_the_file_in_the_archive(
@@ -177,11 +183,6 @@ def test_model_that_reads_a_file_beside_it_needs_the_file_in_the_archive(
     with pytest.raises(WrongOption, match="not from the archive alone: FileNotFound"):
         build_archive(replace(make_spec(labels=["a", "b", "c"]), **checks), tmp_path)
     assert not (tmp_path / "tiny.mar").exists()
-    model_file.write_text(
-        READS.format(path="__import__('pathlib').Path(__file__).with_name('sizes.txt')")
-    )
-    spec = make_spec(labels=["a", "b", "c"], extra_files=(tmp_path / "sizes.txt",))
-    assert build_archive(replace(spec, **checks), tmp_path).path.exists()
 
 
 def test_a_model_that_needs_this_users_downloads_is_refused(

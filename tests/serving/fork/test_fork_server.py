@@ -1,11 +1,10 @@
-"""Forked workers, as TorchServe has them: a server with two, then what happens to one."""
+"""The forked worker of a TorchServe, and what happens when its processes are killed."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -15,17 +14,14 @@ import pytest
 from offpath.serving.process.processes import find_fork_helpers, is_running
 from offpath.serving.torchserve.launch import FORK_SOCKET
 from offpath.serving.torchserve.server import TorchServe
-from tests.support.echo_archive import make_settings, write_mar
 from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.server
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe]:
-    mar = write_mar(tmp_path_factory.mktemp("forked") / "store")
-    with TorchServe(make_settings(mar)) as running:
-        yield running
+@pytest.fixture
+def server(echo_server: TorchServe) -> TorchServe:
+    return echo_server
 
 
 def answers(server: TorchServe) -> bool:

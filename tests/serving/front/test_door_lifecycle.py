@@ -43,16 +43,9 @@ from tests.support.images import jpeg
 pytestmark = pytest.mark.server
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the folder of the door's logs."""
-    return tmp_path_factory.mktemp("front-log")
-
-
-@pytest.fixture(scope="module")
-def door(model_store: Path, folder: Path) -> Iterator[FrontProcess]:
-    with logged(front, model_store, folder, "near-free", "--invocations") as running:
-        yield running
+@pytest.fixture
+def door(torchserve_door: FrontProcess) -> FrontProcess:
+    return torchserve_door
 
 
 def kill_counted_server(door: FrontProcess) -> None:
@@ -129,10 +122,9 @@ def check_few_descriptors(door: FrontProcess) -> None:
     assert "Traceback" not in door.errors()
 
 
-# The last test of the door that all tests before it share.
-def test_sigterm_answers_what_was_accepted_and_the_log_has_it_once(
-    door: FrontProcess, folder: Path
-) -> None:
+# The last test of the door, which it ends.
+def test_sigterm_answers_what_was_accepted_and_the_log_has_it_once(door: FrontProcess) -> None:
+    folder = door.log_dir.parent
     send_hostile_user_ids(f"{door.url}{PATH}", jpeg())
     with door.load(PATH, BODIES) as seen:
         answer_some(seen)
@@ -140,6 +132,7 @@ def test_sigterm_answers_what_was_accepted_and_the_log_has_it_once(
     seen.check_end()
     assert not door.bodies.exists() and not door.run.exists()
     check_no_reload(door)
+    door.check_log(folder)
     check_hostile_user_ids(folder)
     for private in (door.log_dir, *(folder / "log").glob("dt=*/*/*")):
         assert private.stat().st_mode & 0o7 == 0, "every user can read it"

@@ -30,15 +30,9 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes
 
 
 @pytest.fixture(scope="module")
-def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe]:
-    """Starts a server with default settings."""
-    mar = write_mar(tmp_path_factory.mktemp("closed") / "store", "echo")
-    with TorchServe(make_settings(mar)) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def second(tmp_path_factory: pytest.TempPathFactory, closed: TorchServe) -> Iterator[TorchServe]:
+def second(
+    tmp_path_factory: pytest.TempPathFactory, echo_server: TorchServe
+) -> Iterator[TorchServe]:
     """Starts a second server, with a log line per request.
 
     When it is stopped nothing of it is left, and the first server still answers.
@@ -48,7 +42,7 @@ def second(tmp_path_factory: pytest.TempPathFactory, closed: TorchServe) -> Iter
         yield server
     assert not server.log_dir.parent.exists()
     eventually(lambda: find_family(server.pid) == [])
-    assert post(closed) == "3"
+    assert post(echo_server) == "3"
 
 
 def post(server: TorchServe, body: bytes = b"abc") -> str:
@@ -63,24 +57,26 @@ def test_verbose_logs_every_request(second: TorchServe) -> None:
     eventually(lambda: count_log_lines(second) - before > REQUESTS)
 
 
-def test_two_servers_run_side_by_side(closed: TorchServe, second: TorchServe) -> None:
-    assert (post(closed), post(second, b"four")) == ("3", "4")
+def test_two_servers_run_side_by_side(echo_server: TorchServe, second: TorchServe) -> None:
+    assert (post(echo_server), post(second, b"four")) == ("3", "4")
     socket_file = Path(second.management_url.removeprefix("unix:"))
     assert stat.S_IMODE(socket_file.stat().st_mode) == 0o600
     assert stat.S_IMODE(socket_file.parent.stat().st_mode) == 0o700
-    assert not {*closed.worker_pids()} & {*second.worker_pids()}
+    assert not {*echo_server.worker_pids()} & {*second.worker_pids()}
 
 
 @pytest.mark.parametrize(
     "version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"]
 )
-def test_grpc_is_closed_unless_it_is_asked_for(closed: TorchServe, version: ssl.TLSVersion) -> None:
+def test_grpc_is_closed_unless_it_is_asked_for(
+    echo_server: TorchServe, version: ssl.TLSVersion
+) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.minimum_version = context.maximum_version = version
     context.set_ciphers("ALL:@SECLEVEL=0")
     context.set_alpn_protocols(["h2"])
-    for port in closed.grpc_ports:
+    for port in echo_server.grpc_ports:
         with socket.create_connection(("127.0.0.1", port), MOST_S) as plain:
             plain.sendall(HTTP2_PREFACE)
             assert plain.recv(100) == b""
@@ -89,10 +85,10 @@ def test_grpc_is_closed_unless_it_is_asked_for(closed: TorchServe, version: ssl.
                 context.wrap_socket(connection)
 
 
-def test_clients_cause_a_line_a_second_and_forge_none(closed: TorchServe) -> None:
+def test_clients_cause_a_line_a_second_and_forge_none(echo_server: TorchServe) -> None:
     form = {"Content-Type": "application/x-www-form-urlencoded"}
-    url = f"{closed.inference_url}/predictions/echo"
-    before, size = count_log_lines(closed), log_bytes(closed)
+    url = f"{echo_server.inference_url}/predictions/echo"
+    before, size = count_log_lines(echo_server), log_bytes(echo_server)
     begin_s = time.monotonic()
     with httpx.Client(headers=form, trust_env=False) as client:
         with contextlib.suppress(httpx.HTTPError):
@@ -101,11 +97,11 @@ def test_clients_cause_a_line_a_second_and_forge_none(closed: TorchServe) -> Non
         for _ in range(BROKEN_FORMS):
             client.post(url, content=b"%zz\x1b[2J\r\nforged=" + b"%0d%0aforged" * 9)
     seconds = time.monotonic() - begin_s
-    lines = count_log_lines(closed) - before
+    lines = count_log_lines(echo_server) - before
     assert lines <= seconds + 1
-    assert log_bytes(closed) - size < 10_000 + 1000 * (seconds + 1)
-    assert b"\x1b" not in closed.log_path.read_bytes()
-    assert post(closed) == "3"
+    assert log_bytes(echo_server) - size < 10_000 + 1000 * (seconds + 1)
+    assert b"\x1b" not in echo_server.log_path.read_bytes()
+    assert post(echo_server) == "3"
 
 
 def log_bytes(server: TorchServe) -> int:
