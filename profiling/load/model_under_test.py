@@ -12,10 +12,10 @@ import os
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from PIL import Image
-from torchvision import transforms
 
 from offpath.archive.labels import read_labels
 from offpath.archive.mar_file import MarFile, read_mar, unpack_mar
@@ -26,6 +26,9 @@ from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.image.geometry import both_sides
 from offpath.handler.model.outputs import activate, keep_one_output
 from offpath.profiling.core.workplace import cache_folder
+
+if TYPE_CHECKING:
+    from torchvision import transforms
 
 LABELS = "index_to_name.json"
 # The settings of `handler:` that belong to the model; the others say how our server runs it.
@@ -76,6 +79,9 @@ class ModelUnderTest:
         Raises:
             WrongOption: the model needs an input that no other server's example makes.
         """
+        # It takes a second, and most processes of a comparison decode with our own code.
+        from torchvision import transforms
+
         geometry = self.config.input_geometry
         for key, value in NOT_COMPARED.items():
             if getattr(self.config, key) == value:
