@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+REPEAT_S = 0.05
 
 
 class Terminated(BaseException):
@@ -21,6 +24,9 @@ def stopping_on_signals() -> Iterator[None]:
 
     A second Ctrl-C would interrupt the stop and leave processes behind. The stop takes seconds and
     has its own time limit.
+
+    Python drops an exception that reaches a destructor or the callback of a weak reference, which
+    each import has. So the signal then comes again.
     """
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -28,10 +34,22 @@ def stopping_on_signals() -> Iterator[None]:
             signal.signal(other, signal.SIG_IGN)
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
+    def repeat(dropped: sys.UnraisableHookArgs) -> None:
+        if not isinstance(dropped.exc_value, (Terminated, KeyboardInterrupt)):
+            show_dropped(dropped)
+            return
+        is_term = isinstance(dropped.exc_value, Terminated)
+        number = signal.SIGTERM if is_term else signal.SIGINT
+        signal.signal(number, handle)
+        # Later, because what this function raises is dropped too.
+        threading.Timer(REPEAT_S, os.kill, [os.getpid(), number]).start()
+
+    show_dropped, sys.unraisablehook = sys.unraisablehook, repeat
     before = {number: signal.signal(number, handle) for number in SIGNALS}
     try:
         yield
     finally:
+        sys.unraisablehook = show_dropped
         for number, handler in before.items():
             signal.signal(number, handler)
 

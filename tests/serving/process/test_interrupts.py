@@ -5,9 +5,13 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-from tests.support.eventually import eventually
+import pytest
+
+from offpath.serving.process.interrupts import Terminated, stopping_on_signals
+from tests.support.eventually import MOST_S, eventually
 
 # Notes in a file how it ends, as it may have no terminal any more.
 SERVER = """
@@ -37,3 +41,20 @@ def test_a_terminal_that_is_closed_ends_a_server_as_sigterm_does(tmp_path: Path)
     process.send_signal(signal.SIGHUP)
     assert process.wait() == 0
     assert log.read_text() == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)]
+)
+def test_a_signal_that_comes_while_python_drops_exceptions_still_ends_the_server(
+    number: signal.Signals, raised: type[BaseException]
+) -> None:
+    """It came during an import, and `offpath serve` went on for ever."""
+
+    class Destroyed:
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+
+    with pytest.raises(raised), stopping_on_signals():
+        Destroyed()
+        time.sleep(MOST_S)
