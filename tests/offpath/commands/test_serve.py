@@ -73,8 +73,10 @@ def test_sighup_is_ignored_and_sigterm_answers_what_is_there_and_leaves_no_proce
         eventually(lambda: seen.statuses[200] > 20)
         process.send_signal(signal.SIGHUP)
         said: list[str] = []
-        while "SIGHUP" not in "".join(said):
-            said.append(process.stderr.readline())
+        for line in process.stderr:
+            said.append(line)
+            if "SIGHUP" in line:
+                break
     assert "is ignored" in said[-1] and "--front" in said[-1]
     assert set(seen.statuses) == {200} and not seen.broken and not seen.refused
     java = find_java_child(process)
