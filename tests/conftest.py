@@ -154,15 +154,16 @@ def model_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe]:
-    """Runs a warm server with both archives, our config.properties and the model API.
+    """Runs a warm server of two models, with our config.properties and the model API.
 
     Its store is a copy, because tests put further archives there.
     """
     from offpath.serving.torchserve.server import TorchServe
 
+    store = shutil.copytree(model_store, tmp_path_factory.mktemp("s") / "store")
     settings = ServerSettings(
-        model_store=shutil.copytree(model_store, tmp_path_factory.mktemp("s") / "store"),
-        models=("classifier.mar", "near-free.mar"),
+        model_store=store,
+        models=("near-free.mar", write_mar(store, "second").name),
         inference_port=0,
         management_port=0,
         metrics_port=0,

@@ -18,7 +18,7 @@ from tests.support.images import jpeg
 
 PATH = "/predictions/near-free"
 LARGE = jpeg(size=(2048, 1365))
-RANDOM_REQUESTS = 150
+RANDOM_REQUESTS = 80
 # Of the JSON before the binary data of V2; spaces fill it up.
 JSON_BYTES = 200
 

@@ -19,7 +19,7 @@ from tests.support.s3_servers import S3Server
 
 pytestmark = pytest.mark.s3
 
-ROUNDS = int(os.environ.get("OFFPATH_TEST_KILL_ROUNDS", "6"))
+ROUNDS = int(os.environ.get("OFFPATH_TEST_KILL_ROUNDS", "4"))
 
 
 def test_records_of_killed_workers_are_in_the_bucket_exactly_once(
