@@ -44,7 +44,7 @@ class Net(torch.nn.Module):
         super().__init__()
         self.classifier = torch.nn.Linear(48, 10)
         self.code, self.times = "", 0
-        if claim(".load") is not None or Path(FLAG + ".dead").exists():
+        if Path(FLAG + ".dead").exists():
             raise ValueError("the weights are of another model")
 
     def forward(self, images):
@@ -73,10 +73,6 @@ class Flag:
     def order(self, code: str, times: int = 1) -> None:
         """Lets the worker of the next batch run code in it, and in so many batches in all."""
         self._write(".order", json.dumps([code, times]))
-
-    def fail_load(self) -> None:
-        """Fails the next load."""
-        self._write(".load")
 
     def hold(self) -> None:
         """Lets the next batch wait for `go`."""
