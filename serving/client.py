@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import random
+import ssl
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -119,7 +120,8 @@ class Client:
         geometry: the model's preprocessing, for `thin`.
         timeout_s: time-out of one reply.
         headers: headers of each request, such as an authorization.
-        verify: check that a TLS certificate is trusted and fits the host.
+        verify: check that a TLS certificate is trusted and fits the host. A context trusts what it
+            has loaded, such as a private certificate authority.
         retries: number of further attempts when no reply, or a status of PASSING, arrives. Another
             host is asked at once, the same host after a pause. Repeating a prediction is safe: it
             changes nothing on the server.
@@ -133,7 +135,7 @@ class Client:
         geometry: InputGeometry = InputGeometry(),
         timeout_s: float = 60.0,
         headers: dict[str, str] | None = None,
-        verify: bool = True,
+        verify: bool | ssl.SSLContext = True,
         retries: int = 0,
     ) -> None:
         self.thin, self.retries = thin, retries

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import ssl
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -65,6 +66,11 @@ from offpath.serving.printable import printable
     help="Number of concurrent requests.",
 )
 @click.option("--token", help="Inference token, if the server asks for one.")
+@click.option(
+    "--cacert",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Certificate authority to trust, PEM, for a server whose certificate is not public.",
+)
 @json_option("Print one JSON object per line, with all labels.")
 def command(images: tuple[str, ...], **options: Any) -> None:
     """Classify images with a running server.
@@ -80,8 +86,9 @@ def command(images: tuple[str, ...], **options: Any) -> None:
     """
     geometry = read_input_geometry(options["settings"])
     check_token(options["token"])
+    trusted = read_authority(options["cacert"]) if options["cacert"] else True
     paths = list(find_images(images))
-    results = _send_all(paths, geometry, options)
+    results = _send_all(paths, geometry, options, trusted)
     failed = 0
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
     for head in ("image", "label", "p", "ms", "server ms by stage"):
@@ -144,8 +151,23 @@ def find_images(patterns: tuple[str, ...]) -> Iterator[Path]:
         yield from found
 
 
+def read_authority(file: str) -> ssl.SSLContext:
+    """Returns a context that trusts the certificates of a PEM file, and no others.
+
+    Raises:
+        WrongOption: the file has no certificate.
+    """
+    try:
+        return ssl.create_default_context(cafile=file)
+    except OSError as error:
+        raise WrongOption(f"--cacert {file}: this is not a certificate in PEM: {error}") from error
+
+
 def _send_all(
-    paths: list[Path], geometry: InputGeometry, options: dict[str, Any]
+    paths: list[Path],
+    geometry: InputGeometry,
+    options: dict[str, Any],
+    trusted: bool | ssl.SSLContext,
 ) -> list[tuple[Path, Prediction | str]]:
     """Sends all images; a text instead of a prediction says why an image was not sent."""
     headers = {"authorization": f"Bearer {options['token']}"} if options["token"] else None
@@ -156,6 +178,7 @@ def _send_all(
         options["thin"],
         geometry,
         headers=headers,
+        verify=trusted,
         retries=options["retries"],
     ) as client:
 
@@ -178,7 +201,10 @@ def _send_all(
                     progress(len(outcomes), len(paths))
             except ServerUnreachable as error:
                 pool.shutdown(cancel_futures=True)
-                raise ExpectedError(f"{error}; is `offpath serve` running?") from error
+                hint = "is `offpath serve` running?"
+                if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                    hint = "for a private certificate authority, pass --cacert"
+                raise ExpectedError(f"{error}; {hint}") from error
             except ModelNotNamed as error:
                 pool.shutdown(cancel_futures=True)
                 raise WrongOption(f"{error} (pass --model)") from error

@@ -100,12 +100,13 @@ class ServeView(View):
             )
         )
 
-    def show_usage(self, inference_url: str, model_name: str) -> None:
+    def show_usage(self, inference_url: str, model_name: str, token: bool = False) -> None:
         if self._as_json:
             return
         # A client cannot connect to 0.0.0.0.
         url = inference_url.replace("//0.0.0.0:", "//127.0.0.1:")
-        curl = f"curl -T photo.jpg {url}/predictions/{model_name}"
+        header = "-H 'Authorization: Bearer TOKEN' " if token else ""
+        curl = f"curl {header}-T photo.jpg {url}/predictions/{model_name}"
         self._out.print(f"\n{curl}\nCtrl-C stops the server")
 
     def show_log_line(self, line: LogLine) -> None:

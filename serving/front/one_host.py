@@ -135,7 +135,8 @@ class OneHostSession:
 
     def watch(self, hangup: Hangup) -> None:
         """Looks after door and server until a signal interrupts it or a restart fails."""
-        self._view.show_usage(self.door.url, self.rotation.current.model_names()[0])
+        name = self.rotation.current.model_names()[0]
+        self._view.show_usage(self.door.url, name, self.door.settings.tokens is not None)
         while True:
             with awaiting_descriptors(self._view.show_problem):
                 self._look_after(hangup)

@@ -90,7 +90,7 @@ class SeveralHostsSession:
 
     def watch(self, hangup: Hangup) -> None:
         """Looks after door and hosts until a signal interrupts it; SIGHUP does not."""
-        self._view.show_usage(self.door.url, "MODEL")
+        self._view.show_usage(self.door.url, "MODEL", self.door.settings.tokens is not None)
         while True:
             with awaiting_descriptors(self._view.show_problem):
                 self.look_after()

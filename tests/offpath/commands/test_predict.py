@@ -11,6 +11,7 @@ from offpath.errors import ExpectedError
 from offpath.handler.request.npy import read_npy
 from tests.offpath.conftest import Done, Run, read_json_keys
 from tests.support.answering_server import Answers, answering_server
+from tests.support.certificates import write_certificate
 from tests.support.photographs import encode, find_photograph
 
 Predict = Callable[..., Done]
@@ -62,6 +63,21 @@ def test_image_that_cannot_be_sent_does_not_stop_the_others(
         assert lines[name]["status"] is None
         assert lines[name]["error"]
     assert "2 of 3 images" in err
+
+
+def test_private_certificate_is_trusted_only_by_name(
+    predict: Predict, tmp_path: Path, photo: Path
+) -> None:
+    certificate, key = write_certificate(tmp_path)
+    with answering_server(tls=(certificate, key)) as server:
+        url = server.url.replace("http:", "https:")
+        code, _, err = predict(photo, "--url", url)
+        assert (code, server.requests) == (1, [])
+        assert "pass --cacert" in err
+        assert predict(photo, "--url", url, "--cacert", certificate)[0] == 0
+        code, _, err = predict(photo, "--url", url, "--cacert", key)
+    assert code == 2
+    assert f"--cacert {key}" in err
 
 
 def test_files_folders_and_globs_are_found_in_order(tmp_path: Path) -> None:
