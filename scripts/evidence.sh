@@ -2,7 +2,7 @@
 # Measures what README.md and docs/results.md quote, in steps of less than ten minutes on two cores that
 # do nothing else. It needs a clean commit and wrk, and it sets up the servers of others.
 #
-#   scripts/evidence.sh             all steps, about 90 minutes; a result that is there is not measured again
+#   scripts/evidence.sh             all steps, about two hours; a result that is there is not measured again
 #   scripts/evidence.sh --step N    one step:
 #                                     1 speed   2 number of clients and models   3 kills, reloads and ends
 #                                     4 faults and hosts   5 attacks   6 long load
