@@ -24,8 +24,8 @@ WINDOW_S = 10.0
 
 
 # The least share of decoding alone, below what was measured: at 1.2 MB, three runs had medians of
-# 0.88, 0.91 and 0.90, where 0.9 was the aim. At 55 kB the model and the handler's own work take the rest:
-# 0.4 ms of 1.6 ms per image.
+# 0.88, 0.91 and 0.90, where 0.9 was the aim. At 55 kB the model and the handler's own work take the
+# rest: 0.4 ms of 1.6 ms per image.
 @pytest.mark.reliability
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("workload, least", [("photos-1200k", 0.85), ("photos-55k", 0.6)])
