@@ -163,6 +163,15 @@ def read_authority(file: str) -> ssl.SSLContext:
         raise WrongOption(f"--cacert {file}: this is not a certificate in PEM: {error}") from error
 
 
+def hint_for(failure: str) -> str:
+    """Returns what to do after a failed connection; "" if the failure says it."""
+    if "CERTIFICATE_VERIFY_FAILED" not in failure:
+        return "; is `offpath serve` running?"
+    # OpenSSL's words for an authority that it does not know.
+    is_unknown = "self-signed" in failure or "local issuer" in failure
+    return "; for a private certificate authority, pass --cacert" if is_unknown else ""
+
+
 def _send_all(
     paths: list[Path],
     geometry: InputGeometry,
@@ -201,10 +210,7 @@ def _send_all(
                     progress(len(outcomes), len(paths))
             except ServerUnreachable as error:
                 pool.shutdown(cancel_futures=True)
-                hint = "is `offpath serve` running?"
-                if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                    hint = "for a private certificate authority, pass --cacert"
-                raise ExpectedError(f"{error}; {hint}") from error
+                raise ExpectedError(f"{error}{hint_for(str(error))}") from error
             except ModelNotNamed as error:
                 pool.shutdown(cancel_futures=True)
                 raise WrongOption(f"{error} (pass --model)") from error

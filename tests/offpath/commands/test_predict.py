@@ -75,6 +75,11 @@ def test_private_certificate_is_trusted_only_by_name(
         assert (code, server.requests) == (1, [])
         assert "pass --cacert" in err
         assert predict(photo, "--url", url, "--cacert", certificate)[0] == 0
+        named = url.replace("127.0.0.1", "localhost")
+        code, _, err = predict(photo, "--url", named, "--cacert", certificate)
+        assert (code, len(server.requests)) == (1, 1)
+        assert "Hostname mismatch" in err
+        assert "pass --cacert" not in err
         code, _, err = predict(photo, "--url", url, "--cacert", key)
     assert code == 2
     assert f"--cacert {key}" in err
