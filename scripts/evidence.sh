@@ -5,7 +5,8 @@
 #   scripts/evidence.sh             all steps, about two hours; a result that is there is not measured again
 #   scripts/evidence.sh --step N    one step:
 #                                     1 speed   2 number of clients and models   3 kills, reloads and ends
-#                                     4 faults and hosts   5 attacks   6 long load
+#                                     4 faults, hosts and drills   5 attacks and cost
+#                                     6 long load, log and batch
 #   scripts/evidence.sh --dry-run   print what would be run, and for how long
 #   scripts/evidence.sh --try       everything, as short as possible
 #

@@ -47,8 +47,8 @@ class View:
     def show_prediction(self, photograph: Path, prediction: Prediction) -> None:
         """Shows the answer to the sample."""
 
-    def show_usage(self, inference_url: str, model_name: str, token: bool = False) -> None:
-        """Shows how to ask for a prediction (`token`: the server wants one) and how to stop."""
+    def show_usage(self, inference_url: str, model_name: str, needs_token: bool = False) -> None:
+        """Shows how to ask for a prediction and how to stop."""
 
     def show_log_line(self, line: LogLine) -> None:
         """Shows an error that the server has logged."""

@@ -86,9 +86,8 @@ def command(images: tuple[str, ...], **options: Any) -> None:
     """
     geometry = read_input_geometry(options["settings"])
     check_token(options["token"])
-    trusted = read_authority(options["cacert"]) if options["cacert"] else True
     paths = list(find_images(images))
-    results = _send_all(paths, geometry, options, trusted)
+    results = _send_all(paths, geometry, options)
     failed = 0
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
     for head in ("image", "label", "p", "ms", "server ms by stage"):
@@ -163,7 +162,7 @@ def read_authority(file: str) -> ssl.SSLContext:
         raise WrongOption(f"--cacert {file}: this is not a certificate in PEM: {error}") from error
 
 
-def hint_for(failure: str) -> str:
+def format_hint(failure: str) -> str:
     """Returns what to do after a failed connection; "" if the failure says it."""
     if "CERTIFICATE_VERIFY_FAILED" not in failure:
         return "; is `offpath serve` running?"
@@ -173,21 +172,19 @@ def hint_for(failure: str) -> str:
 
 
 def _send_all(
-    paths: list[Path],
-    geometry: InputGeometry,
-    options: dict[str, Any],
-    trusted: bool | ssl.SSLContext,
+    paths: list[Path], geometry: InputGeometry, options: dict[str, Any]
 ) -> list[tuple[Path, Prediction | str]]:
     """Sends all images; a text instead of a prediction says why an image was not sent."""
     headers = {"authorization": f"Bearer {options['token']}"} if options["token"] else None
     urls = [check_url("--url", url) for url in options["urls"]]
+    verify = read_authority(options["cacert"]) if options["cacert"] else True
     with Client(
         urls,
         options["model"],
         options["thin"],
         geometry,
         headers=headers,
-        verify=trusted,
+        verify=verify,
         retries=options["retries"],
     ) as client:
 
@@ -210,7 +207,7 @@ def _send_all(
                     progress(len(outcomes), len(paths))
             except ServerUnreachable as error:
                 pool.shutdown(cancel_futures=True)
-                raise ExpectedError(f"{error}{hint_for(str(error))}") from error
+                raise ExpectedError(f"{error}{format_hint(str(error))}") from error
             except ModelNotNamed as error:
                 pool.shutdown(cancel_futures=True)
                 raise WrongOption(f"{error} (pass --model)") from error

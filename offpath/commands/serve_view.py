@@ -100,12 +100,12 @@ class ServeView(View):
             )
         )
 
-    def show_usage(self, inference_url: str, model_name: str, token: bool = False) -> None:
+    def show_usage(self, inference_url: str, model_name: str, needs_token: bool = False) -> None:
         if self._as_json:
             return
         # A client cannot connect to 0.0.0.0.
         url = inference_url.replace("//0.0.0.0:", "//127.0.0.1:")
-        header = "-H 'Authorization: Bearer TOKEN' " if token else ""
+        header = "-H 'Authorization: Bearer TOKEN' " if needs_token else ""
         curl = f"curl {header}-T photo.jpg {url}/predictions/{model_name}"
         self._out.print(f"\n{curl}\nCtrl-C stops the server")
 

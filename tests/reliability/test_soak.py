@@ -115,13 +115,14 @@ class Samples:
         for at_s, row in rows[:: max(1, len(rows) // SHOWN_ROWS)]:
             cells = " | ".join(f"{row[name]:,.1f}" for name in names)
             print(f"| {at_s / 60:.1f} | {cells} |")
-        if not rows or rows[-1][0] - rows[0][0] < LEAST_SETTLED_S:
+        settled_s = rows[-1][0] - rows[0][0] if rows else 0.0
+        if settled_s < LEAST_SETTLED_S:
             print("too short for slopes")
             return []
         hours = np.array([at_s for at_s, _ in rows]) / 3600
         slopes = {n: np.polyfit(hours, [row[n] for _, row in rows], 1)[0] for n in names}
-        settled_h = hours[-1] - hours[0]
-        growing = [n for n in names if slopes[n] > max(LIMITS[n], LEAST_GROWTH / settled_h)]
+        least = 3600 * LEAST_GROWTH / settled_s
+        growing = [n for n in names if slopes[n] > max(LIMITS[n], least)]
         cells = " | ".join(
             f"{slope:+,.1f}/h, {'growing' if name in growing else 'flat'}"
             for name, slope in slopes.items()
