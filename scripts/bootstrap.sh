@@ -22,18 +22,18 @@ VENV=${OFFPATH_VENV:-$ROOT/.venv}
 say() { printf '%s\n' "$*" >&2; }
 
 is_supported_python() {
-  "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 15))' 2>/dev/null
+  "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' 2>/dev/null
 }
 
 find_python() {
   local candidate
-  for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10 python3.14}; do
+  for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.14}; do
     if is_supported_python "$candidate"; then
       command -v "$candidate"
       return
     fi
   done
-  say "no Python from 3.10 to 3.14 found (looked for: ${PYTHON:-python3, python3.10 ... python3.14});" \
+  say "no Python from 3.11 to 3.14 found (looked for: ${PYTHON:-python3, python3.11 ... python3.14});" \
     "install one, or name it: PYTHON=/path/to/python $0"
   return 1
 }
