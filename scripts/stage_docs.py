@@ -35,8 +35,8 @@ NAMED = re.compile(r'"([\w/.-]+\.md)"')
 SHOWN = {".json", ".svg", ".png", ".jpg", ".md", ".css"}
 NOTES = """# Research
 
-Dated notes from the laboratory, with commands. The guides repeat the findings. Raw results, pictures and older notes
-are in git: `git show b8a6a08b:docs/research`.
+Dated notes from the laboratory, with commands. The guides repeat the findings.
+Raw results, pictures and older notes are in git: `git show b8a6a08b:docs/research`.
 
 | date | note |
 |---|---|
