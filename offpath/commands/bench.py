@@ -32,7 +32,7 @@ EXPERIMENTS = {
         "profilers.profile_report",
     ),
     "profile-server": "experiments.server_profile",
-    "tune": "experiments.tune_report",
+    "tune": "experiments.tune",
 }
 
 

@@ -25,7 +25,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "otel": ("opentelemetry",),
     "report": ("duckdb",),
     "bench": (
-        *("polars", "msgspec", "locust", "matplotlib", "jinja2", "optuna"),
+        *("polars", "msgspec", "locust", "matplotlib", "jinja2"),
         *("line_profiler", "pyinstrument", "prometheus_client", "skimage", "sklearn"),
     ),
 }

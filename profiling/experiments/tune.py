@@ -1,326 +1,359 @@
-"""`offpath tune`: searches this machine's setting with the highest rate within a latency bound.
+"""`offpath tune`: a grid of settings of one archive, measured in turn, and a verdict.
 
-Optuna proposes settings; each is registered at one TorchServe, with fresh workers. The first rounds
-of the run are the windows of the candidates. The later rounds are the fresh rounds of the preset
-and of the best other candidate.
+Variants of the run are the settings, the archive's own first. Each round starts a server for each
+of them, so that rounds show how far equal settings differ.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
-from offpath.errors import ExpectedError, MissingPackage, WrongOption
+from offpath.archive.mar_file import MANIFEST, MarFile, copy_mar, read_mar
+from offpath.archive.model_config import format_model_config, load_preset, make_model_config
+from offpath.errors import ExpectedError, WrongOption
+from offpath.handler.prediction_log.log_settings import OFF, URI_VARIABLE
 from offpath.handler.process.host_limits import count_cores
-from offpath.handler.serving_settings import RANGES
-from offpath.profiling.core.run import Cell, Failure, Figures, Observer, Run
+from offpath.handler.serving_settings import RANGES, ServingSettings, name_keys
+from offpath.profiling.core.doubts import find_doubts
+from offpath.profiling.core.run import Cell, Failure, Observer, Run
+from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.core.workplace import work_folder
-from offpath.profiling.experiments.tune_report import (
-    MIN_REPLIES,
-    Outcome,
-    choose_finalists,
-    read_trials,
-)
 from offpath.profiling.load.generators import find_generator
+from offpath.profiling.load.model_under_test import identify_archive
 from offpath.profiling.load.window import Load, WindowWatcher, measure_load
-from offpath.profiling.load.workload import Workload, check_workload, load_workload
-from offpath.profiling.servers.registering import (
-    RegisteringServer,
-    Setting,
-    prepare_archive,
-    read_setting,
-)
-from offpath.profiling.servers.torchserve import RunningTorchServe
+from offpath.profiling.load.workload import Workload, load_workload
+from offpath.profiling.report.charts import Bar, BarChart
+from offpath.profiling.report.document import Document, Section, describe_run, format_table
+from offpath.profiling.servers.archives import host_preset
+from offpath.profiling.servers.torchserve import ARCHIVE, TorchServeAdapter
 
 NAME = "tune"
-# Metric of a start: how long fresh workers took.
-READY = "ready_s"
-# Seconds of load before the first candidate, because Java compiles its hot code for that long.
-SETTLE_S = 10.0
-# Windows of each candidate, their length, and the load before the first of them.
-REPEATS = 2
-LOAD = Load(seconds=4.0, warm_up_s=3.0, min_replies=MIN_REPLIES)
-# Pause of the load between two windows of the same workers.
-AGAIN_S = 0.5
-# Fresh rounds of the preset and the best other candidate, each as long as a candidate's windows.
-ROUNDS = 3
-BATCH_SIZES = (1, 2, 4, 8, 16, 32)
-MAX_BATCH_DELAYS_MS = (1, 2, 5, 10, 20)
-# Field of a setting -> limits of TorchServe and of handler/config.py.
-LIMITS = {
-    "batch_size": RANGES["batch_size"],
-    "max_batch_delay_ms": RANGES["max_batch_delay_ms"],
-    "workers": RANGES["max_workers"],
-    "threads": (0, 256),
-}
-# Random settings before Optuna's model of the results is of use.
-STARTUP_TRIALS = 6
-# Optuna proposes the best setting again and again once it is sure. After this many proposals one of
-# the others is measured.
-MOST_PROPOSALS = 30
+CONFIG = "model-config.yaml"
+# A window lasts until it has this many replies, for a minute at most: a p95 of fewer says nothing.
+MIN_REPLIES = 60
+SECONDS = 4.0
+# Java compiles its hot code for about ten seconds.
+WARM_UP_S = {"torchserve": 10.0, "granian": 2.0}
+# Estimated seconds of a start.
+START_S = 4.0
+# Another setting has to be this much faster in each of several rounds; equal settings differ by
+# less.
+LEAST_GAIN, LEAST_ROUNDS = 1.03, 2
+# Candidates in the chart.
+BARS_SHOWN = 15
+COLUMNS = ("", "batch", "delay", "workers", "req/s", "range", "x", "p50", "p95", "failed")
 
-# The values to search for each field of a setting, ascending.
-Space = Mapping[str, tuple[int, ...]]
+
+@dataclass(frozen=True)
+class Setting:
+    """What is searched; each worker has `cores / workers` threads."""
+
+    batch_size: int
+    max_batch_delay_ms: int
+    workers: int
+
+    def __str__(self) -> str:
+        return f"batch {self.batch_size}, {self.max_batch_delay_ms} ms, {self.workers} workers"
+
+    def put_into(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a copy of a model-config.yaml with this setting."""
+        keys = name_keys(
+            min_workers=self.workers,
+            max_workers=self.workers,
+            batch_size=self.batch_size,
+            max_batch_delay_ms=self.max_batch_delay_ms,
+        )
+        return {**config, **keys}
+
+
+def read_setting(config: Mapping[str, Any]) -> Setting:
+    serving = ServingSettings.from_mapping(config)
+    return Setting(serving.batch_size, serving.max_batch_delay_ms, serving.workers)
 
 
 @dataclass(frozen=True)
 class TuneChoices:
-    """The choices of one search, see `offpath tune --help`.
+    """The choices of `offpath tune`; an empty list of values means the default of `make_grid`."""
 
-    Attributes:
-        model: name of a model to build an archive of; None where `mar` is given.
-        search: field of a setting -> values to search, where the user chose them.
-    """
-
+    mar: Path
     p95_ms: float
+    server: str
     workload: str
-    model: str | None
-    mar: Path | None
-    preset: str | None
     clients: int
-    trials: int
+    rounds: int
+    batch_sizes: Sequence[int]
+    delays_ms: Sequence[int]
+    workers: Sequence[int]
     command: str
-    search: Mapping[str, Sequence[int]] = field(default_factory=dict)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {
-            "model": self.model or str(self.mar and self.mar.name),
-            "clients": self.clients,
-            "repeats": REPEATS,
-            "seconds": LOAD.seconds,
-            "warm_up_s": LOAD.warm_up_s,
-            "generator": LOAD.generator,
-        }
 
 
-def check_search(chosen: Mapping[str, Sequence[int]]) -> None:
-    """Raises WrongOption for an unknown field, or values that TorchServe would ignore."""
-    if unknown := chosen.keys() - LIMITS.keys():
-        raise WrongOption(f"--search {min(unknown)}: expected one of {', '.join(LIMITS)}")
-    for name, values in chosen.items():
-        low, high = LIMITS[name]
-        if not values or not all(max(low, 1) <= value <= high for value in values):
-            raise WrongOption(
-                f"--search {name}: values are {list(values)}, expected at least one, each a whole"
-                f" number from {max(low, 1)} to {high}"
-            )
-
-
-def make_space(
-    cores: int, clients: int, chosen: Mapping[str, Sequence[int]], preset: Setting
-) -> Space:
-    """Returns the default space of a machine, with the user's own values in it.
-
-    Args:
-        clients: a batch above the number of closed-loop clients never fills.
-        chosen: field -> values, for the fields that the user chose.
-        preset: its values are always in the space, because it is measured first.
+def make_grid(choices: TuneChoices, own: Setting) -> list[Setting]:
+    """Returns the archive's own setting, then all others of the grid.
 
     Raises:
-        WrongOption: threads of a handler that sets them itself.
+        WrongOption: a value that no server takes.
     """
-    if not preset.threads and "threads" in chosen:
-        raise WrongOption(
-            "threads cannot be searched: the archive's handler is not offpath's and sets its"
-            " threads itself"
-        )
-    defaults: dict[str, Sequence[int]] = {
-        "batch_size": [size for size in BATCH_SIZES if size <= clients],
-        "max_batch_delay_ms": MAX_BATCH_DELAYS_MS,
-        "workers": [n for n in (1, cores // 2, cores, cores * 3 // 2) if n],
-        "threads": [1 << power for power in range(cores.bit_length())] if preset.threads else [0],
+    cores, sizes = count_cores(), (own.batch_size // 2, own.batch_size, own.batch_size * 2)
+    values = {
+        # A batch above the number of closed-loop clients never fills.
+        "batch_size": choices.batch_sizes or [n for n in sizes if 0 < n <= choices.clients],
+        "max_batch_delay_ms": choices.delays_ms or (1, 5),
+        "max_workers": choices.workers or [n for n in (cores // 2, cores) if n],
     }
-    presets = asdict(preset)
-    return {
-        name: tuple(sorted({*(chosen.get(name) or values), presets[name]}))
-        for name, values in defaults.items()
-    }
+    for name, given in values.items():
+        low, high = RANGES[name][0] or 1, RANGES[name][1]
+        if wrong := [value for value in given if not low <= value <= high]:
+            raise WrongOption(f"{name} {wrong[0]}: expected whole numbers from {low} to {high}")
+    grid = itertools.starmap(Setting, itertools.product(*values.values()))
+    return list(dict.fromkeys([own, *grid]))
 
 
-class Proposals:
-    """Settings from Optuna's TPE sampler: the preset first, and no setting twice.
+def make_server(
+    choices: TuneChoices, archive: MarFile, config: Mapping[str, Any]
+) -> TorchServeAdapter:
+    """Returns a server of the archive with other settings; the prediction log is off."""
 
-    It maximises the rate under two constraints: no failures, and a p95 within the bound.
-    """
+    def copy(folder: Path, changed: Mapping[str, Any]) -> Path:
+        manifest = dict(archive.manifest)
+        manifest["model"] = {**manifest["model"], "configFile": CONFIG}
+        files = {MANIFEST: json.dumps(manifest), CONFIG: format_model_config(changed)}
+        copy_mar(archive, folder / ARCHIVE, {name: text.encode() for name, text in files.items()})
+        return folder / ARCHIVE
 
-    def __init__(self, space: Space, preset: Setting, p95_ms: float, seed: int = 0) -> None:
-        self._optuna = import_optuna()
-        self._space, self._p95_ms = space, p95_ms
-        # Positions in the ascending values, so that neighbours are alike.
-        self._positions = {
-            name: self._optuna.distributions.IntDistribution(0, len(values) - 1)
-            for name, values in space.items()
-        }
-        sampler = self._optuna.samplers.TPESampler(
-            seed=seed, n_startup_trials=STARTUP_TRIALS, multivariate=True
-        )
-        self.study = self._optuna.create_study(direction="maximize", sampler=sampler)
-        self._left = [Setting(*values) for values in itertools.product(*space.values())]
-        self._trials: dict[Setting, Any] = {}
-        self._enqueue(preset)
-
-    def ask(self) -> Setting | None:
-        """Returns the next setting; None when the whole space was proposed."""
-        if not self._left:
-            return None
-        for _ in range(MOST_PROPOSALS):
-            trial = self.study.ask(self._positions)
-            setting = Setting(**{n: values[trial.params[n]] for n, values in self._space.items()})
-            if setting in self._left:
-                self._left.remove(setting)
-                self._trials[setting] = trial
-                return setting
-            self.study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
-        self._enqueue(self._left[0])
-        return self.ask()
-
-    def tell(self, outcome: Outcome) -> None:
-        trial = self._trials[outcome.setting]
-        if outcome.error or not outcome.is_answered:
-            self.study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
-            return
-        trial.set_constraint("failures", outcome.failures / outcome.replies)
-        trial.set_constraint("p95", outcome.p95_ms / self._p95_ms - 1)
-        self.study.tell(trial, outcome.rate)
-
-    def _enqueue(self, setting: Setting) -> None:
-        values = asdict(setting).items()
-        self.study.enqueue_trial({name: self._space[name].index(value) for name, value in values})
-
-
-def import_optuna() -> Any:
-    """Imports Optuna and silences its log; raises MissingPackage where it is not installed."""
-    try:
-        import optuna
-    except ImportError as error:
-        raise MissingPackage("optuna", "bench") from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
-
-
-@dataclass
-class Search:
-    """Measures candidates and finalists into a run; calls `save` after each window."""
-
-    choices: TuneChoices
-    workload: Workload
-    server: RegisteringServer
-    run: Run
-    reference: Setting
-    observer: Observer
-    save: Callable[[Run], None]
-
-    def settle(self) -> None:
-        """Sends load and drops its figures."""
-        self.observer.on_step("warm up the server")
-        running, _ = self.server.serve(self.reference)
-        self._load(running, 0.0, SETTLE_S)
-
-    def try_settings(self, proposals: Proposals) -> None:
-        """Measures candidates, the preset first: as many as asked for, or the whole space."""
-        trials = self.choices.trials
-        for number in range(trials):
-            self.observer.on_progress(number, trials)
-            setting = proposals.ask()
-            if setting is None:
-                return
-            self.observer.on_step(f"{number + 1}/{trials}: {setting}")
-            self._measure(setting, range(REPEATS), LOAD.seconds or 0.0)
-            proposals.tell(read_trials(self.run)[setting])
-
-    def measure_finalists(self) -> None:
-        """Measures the preset and the best other setting in turn, each with new workers.
-
-        Raises ExpectedError if one of them does not serve any more.
-        """
-        trials = read_trials(self.run).values()
-        for number in range(ROUNDS):
-            for setting in choose_finalists(trials, self.reference, self.choices.p95_ms):
-                label = f"fresh round {number + 1}/{ROUNDS}: {setting}"
-                self.observer.on_step(label)
-                seconds = REPEATS * (LOAD.seconds or 0.0)
-                self._measure(setting, [REPEATS + number], seconds)
-                if self.run.has_failed(str(setting)):
-                    raise ExpectedError(f"{label}: {self.run.failures[-1].reason}")
-
-    def _measure(self, setting: Setting, rounds: Sequence[int], seconds: float) -> None:
-        """Measures a window for each round, all with the same fresh workers.
-
-        Raises ExpectedError if TorchServe itself died.
-        """
-        name, cell = str(setting), Cell(self.workload.name, self.choices.clients)
-        self.run.variants[name] = asdict(setting)
-        try:
-            running, ready_s = self.server.serve(setting)
-            self.run.add(rounds[0], name, Cell(), {READY: ready_s})
-            for number in rounds:
-                warm_up_s = LOAD.warm_up_s if number == rounds[0] else AGAIN_S
-                self.run.add(number, name, cell, self._load(running, warm_up_s, seconds))
-                self.save(self.run)
-        except ExpectedError as error:
-            if not self.server.is_running():
-                raise  # No further setting can be measured.
-            self.run.failures.append(Failure(rounds[0], name, str(error)))
-            self.observer.on_failure(name, str(error))
-            self.save(self.run)
-
-    def _load(self, running: RunningTorchServe, warm_up_s: float, seconds: float) -> Figures:
-        window = LOAD.for_window(
-            running.predict_url,
-            self.workload.paths,
-            self.choices.clients,
-            warm_up_s=warm_up_s,
-            seconds=seconds,
-        )
-        watcher = WindowWatcher(NAME, running, self.observer)
-        return measure_load(watcher, window, find_generator(LOAD.generator))
+    return TorchServeAdapter(
+        NAME,
+        copy,
+        config,
+        choices.server,
+        env={URI_VARIABLE: OFF},
+        batch_size=read_setting(config).batch_size,
+    )
 
 
 def run_tune(choices: TuneChoices, observer: Observer, save: Callable[[Run], None]) -> Run:
-    """Runs a search, and calls `save` with everything measured so far.
+    """Measures the grid, and calls `save` with everything measured so far.
 
     Raises:
-        ExpectedError: wrong choices, or the server died.
+        ExpectedError: wrong choices, or the archive's own setting does not serve.
     """
-    import_optuna()
-    # Making the photographs takes a minute: wrong choices are reported before that.
-    check_workload(choices.workload)
-    check_search(choices.search)
-    is_kept = False
-    with work_folder(lambda: is_kept) as folder:
-        observer.on_step("build the archive")
-        store, cores = folder / "store", count_cores()
-        archive, preset = prepare_archive(choices.model, choices.mar, choices.preset, store)
-        reference = read_setting(preset, cores, archive.has_our_handler)
-        space = make_space(cores, choices.clients, choices.search, reference)
-        size = math.prod(map(len, space.values()))
-        observer.on_step(f"{choices.trials} of {size} candidates, about 20 s each")
-        proposals = Proposals(space, reference, choices.p95_ms)
-        workload = load_workload(choices.workload, observer.on_step)
-        run = Run(
-            NAME,
-            choices.command,
-            {**choices.settings, "archive": hash_file(archive.path)},
-            workloads={workload.name: workload.facts},
-            details={"reference": asdict(reference), "preset": preset, "p95_ms": choices.p95_ms},
-        )
-        try:
-            with RegisteringServer(archive) as server:
-                search = Search(choices, workload, server, run, reference, observer, save)
-                search.settle()
-                search.try_settings(proposals)
-                search.measure_finalists()
-        except ExpectedError:
-            is_kept = True  # The message names a log in it.
-            raise
+    archive = read_mar(choices.mar)
+    config = dict(archive.model_config or load_preset(host_preset()))
+    make_model_config(config, {}, {})
+    settings = make_grid(choices, read_setting(config))
+    workload = load_workload(choices.workload, observer.on_step)
+    load = Load(seconds=SECONDS, warm_up_s=WARM_UP_S[choices.server], min_replies=MIN_REPLIES)
+    run = Run(
+        NAME,
+        choices.command,
+        {
+            "archive": identify_archive(choices.mar),
+            "server": choices.server,
+            "clients": choices.clients,
+            **asdict(load),
+        },
+        variants={str(setting): asdict(setting) for setting in settings},
+        workloads={workload.name: workload.facts},
+        details={"config": config, "p95_ms": choices.p95_ms},
+    )
+    turns = list(itertools.product(range(choices.rounds), settings))
+    minutes = len(turns) * (START_S + load.warm_up_s + SECONDS) / 60
+    observer.on_step(f"{len(settings)} settings, about {minutes:.0f} min")
+    with work_folder(lambda: bool(run.failures)) as folder:
+        for number, (round_, setting) in enumerate(turns):
+            observer.on_progress(number, len(turns))
+            if run.has_failed(str(setting)):
+                continue
+            observer.on_step(f"round {round_ + 1}/{choices.rounds}: {setting}")
+            server = make_server(choices, archive, setting.put_into(config))
+            try:
+                server.prepare(folder / f"{round_}-{number}")
+                measure(run, round_, str(setting), server, workload, load, observer)
+            except ExpectedError as error:
+                if setting == settings[0]:
+                    raise  # The archive itself does not serve.
+                run.failures.append(Failure(round_, str(setting), str(error)))
+                observer.on_failure(str(setting), str(error))
+            save(run)
     return run
 
 
-def hash_file(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+def measure(
+    run: Run,
+    round_: int,
+    name: str,
+    server: TorchServeAdapter,
+    workload: Workload,
+    load: Load,
+    observer: Observer,
+) -> None:
+    """Starts a server and adds the figures of one window to the run."""
+    clients = run.settings["clients"]
+    with server.running() as running:
+        window = load.for_window(running.predict_url, workload.paths, clients)
+        figures = measure_load(
+            WindowWatcher(name, running, observer), window, find_generator(load.generator)
+        )
+    run.add(round_, name, Cell(workload.name, clients), figures)
+
+
+class Outcome(NamedTuple):
+    """The figures of a setting over all rounds.
+
+    Attributes:
+        rate, low, high: good replies per second, median and extremes of the rounds.
+        ratios: rate by that of the archive's own setting, one per round.
+        p50_ms, p95_ms: of the 200s of all rounds; NaN without any.
+        failures: replies other than 200.
+    """
+
+    setting: Setting
+    rate: float
+    low: float
+    high: float
+    ratios: list[float]
+    p50_ms: float
+    p95_ms: float
+    failures: int
+
+    @property
+    def is_faster(self) -> bool:
+        return len(self.ratios) >= LEAST_ROUNDS and min(self.ratios) >= LEAST_GAIN
+
+
+class Verdict(NamedTuple):
+    """The winner, None where nothing was within the bound, and one or two sentences about it."""
+
+    winner: Setting | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished search: its outcomes, those within the bound first, by rate."""
+
+    run: Run
+    own: Setting
+    outcomes: list[Outcome]
+    verdict: Verdict
+
+
+def read_result(run: Run) -> Result:
+    summary, bound_ms = Summary(run), run.details["p95_ms"]
+    own = Setting(**next(iter(run.variants.values())))
+    outcomes = []
+    for name, facts in run.variants.items():
+        for cell in summary.cells():
+            rate = summary.spread(name, cell, "rate")
+            if rate is None or run.has_failed(name):
+                continue
+            p50_ms, p95_ms = (
+                summary.value(name, cell, f"{LATENCY}.p{percent}") or math.nan
+                for percent in (50, 95)
+            )
+            failures = sum(summary.failures(name, cell).values())
+            ratios = summary.ratios(name, str(own), cell)
+            one = Outcome(
+                Setting(**facts), rate.median, rate.low, rate.high, ratios, p50_ms, p95_ms, failures
+            )
+            outcomes.append(one)
+    outcomes.sort(key=lambda one: (not is_within(one, bound_ms), -one.rate))
+    return Result(run, own, outcomes, judge(outcomes, own, bound_ms))
+
+
+def is_within(one: Outcome, bound_ms: float) -> bool:
+    """Tells whether every reply was good and their p95 is within the bound."""
+    return not one.failures and one.p95_ms <= bound_ms
+
+
+def judge(outcomes: Sequence[Outcome], own: Setting, bound_ms: float) -> Verdict:
+    """Compares the outcomes with that of the archive's own setting."""
+    within = [one for one in outcomes if is_within(one, bound_ms)]
+    if not within:
+        best = min(outcomes, key=lambda one: (one.failures, one.p95_ms), default=None)
+        closest = f": the best is {best.setting}, p95 {best.p95_ms:.0f} ms" if best else ""
+        return Verdict(
+            None,
+            f"no setting answers everything with 95 % within {bound_ms:g} ms{closest}; allow"
+            " more, or send fewer requests at a time",
+        )
+    if own not in [one.setting for one in within]:
+        text = f"{within[0].setting}: the archive's own setting is not within {bound_ms:g} ms."
+        return Verdict(within[0].setting, text)
+    if faster := [one for one in within if one.is_faster]:
+        best = faster[0]
+        return Verdict(
+            best.setting,
+            f"{best.setting}: {median(best.ratios):.2f} times the rate of the archive's own"
+            f" setting ({min(best.ratios):.2f} to {max(best.ratios):.2f} in"
+            f" {len(best.ratios)} rounds).",
+        )
+    gain = f"{LEAST_GAIN - 1:.0%}".replace("%", " %")
+    return Verdict(
+        own,
+        f"The archive's own setting stays: within the bound, no other was {gain} faster in each"
+        f" of at least {LEAST_ROUNDS} rounds.",
+    )
+
+
+def document_of(run: Run, _: str | None = None) -> Document:
+    result, bound_ms = read_result(run), run.details["p95_ms"]
+    rows = [
+        [
+            note(result, one, bound_ms),
+            *map(str, one.setting.__dict__.values()),
+            f"{one.rate:.1f}",
+            f"{one.low:.0f}-{one.high:.0f}",
+            f"{median(one.ratios):.2f}" if one.ratios else "",
+            f"{one.p50_ms:.0f}",
+            f"{one.p95_ms:.0f}",
+            str(one.failures),
+        ]
+        for one in result.outcomes
+    ]
+    bars = [
+        Bar(
+            str(one.setting),
+            one.rate,
+            f"{one.rate:.0f}, p95 {one.p95_ms:.0f} ms",
+            one.setting == result.verdict.winner,
+            one.low,
+            one.high,
+        )
+        for one in result.outcomes[:BARS_SHOWN]
+    ]
+    charts = [BarChart("Settings", "requests per second", bars)]
+    title = (
+        f"{run.rounds} rounds in turn; times in ms; x: rate by that of the archive's own setting"
+    )
+    table = format_table(COLUMNS, rows, title=title)
+    section = Section("Settings", table, charts, note=result.verdict.text)
+    doubts = find_doubts(run, MIN_REPLIES)
+    return describe_run(run, Document("Tuning", [section], warnings=doubts, headline=charts))
+
+
+def note(result: Result, one: Outcome, bound_ms: float) -> str:
+    notes = {
+        "own": one.setting == result.own,
+        "best": one.setting == result.verdict.winner,
+        "slow": not one.failures and not is_within(one, bound_ms),
+    }
+    return ", ".join(name for name, applies in notes.items() if applies)
+
+
+def write_preset(path: Path, result: Result) -> None:
+    """Writes the winner as a preset with its origin; raises ExpectedError if nothing won."""
+    run, winner = result.run, result.verdict.winner
+    if winner is None:
+        raise ExpectedError(result.verdict.text)
+    host = f"{run.host['cores']} x {run.host['cpu']}"
+    origin = [f"{run.started_at}: {run.command}", result.verdict.text, f"on {host}"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    comments = "".join(f"# {line}\n" for line in origin)
+    path.write_text(comments + format_model_config(winner.put_into(run.details["config"])), "utf-8")

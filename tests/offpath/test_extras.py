@@ -118,7 +118,7 @@ def list_commands(folder: Path) -> list[list[str]]:
         ["logs", "report", "--a", log, "--b", log, "--html", "report.html"],
         ["cost", "--example", "published"],
         ["cost", "--result", result, *COST],
-        ["tune", "--p95-ms", "1", "--workload", "nowhere"],
+        ["tune", "--p95-ms", "1", "--mar", "none.mar"],
         ["bench", "show", result],
         ["bench", "show", result, "--html", "a.html", "--plot", "a.svg"],
         ["bench", "setup", "nobody"],

@@ -13,14 +13,15 @@ from offpath.serving.printable import UNPRINTABLE
 from tests.offpath.conftest import Run, run  # noqa: F401
 from tests.support.pages import list_requests
 
-FOLDER = Path(__file__).parents[2] / "docs" / "research" / "results"
+RESULTS = Path(__file__).parents[2] / "profiling" / "results"
+SAVED = Path(__file__).parent / "saved"
 ATTACK = "</script></title><img src=x onerror=alert(1)>\"'[/x]\x1b[2J"
 MARK = "onerror=alert(1)"
-RESULTS = [
-    "compare-55k",
-    "sweep-keep",
-    "tune-55k",
-    "profile-stages",
+FILES = [
+    RESULTS / "direct-55k.json",
+    RESULTS / "clients.json",
+    SAVED / "tune.json",
+    SAVED / "profile-stages.json",
 ]
 
 
@@ -41,12 +42,12 @@ def poison(path: Path) -> str:
     return text
 
 
-@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_names_of_a_result_are_text_everywhere(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str  # noqa: F811
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path  # noqa: F811
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("a.json").write_text(poison(FOLDER / f"{name}.json"), encoding="utf-8")
+    Path("a.json").write_text(poison(file), encoding="utf-8")
     outputs = ["--html", "a.html", "--plot", "a.svg"]
     done = run("bench", "show", "a.json", *outputs)
     assert done.code == 0, done.err

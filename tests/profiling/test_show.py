@@ -12,8 +12,8 @@ from offpath.commands.run_outputs import Outputs, keeping
 from tests.profiling.runs import make_compare
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "docs" / "research" / "results"
-RESULTS = sorted([*(ROOT / "profiling" / "results").glob("*.json"), *FOLDER.glob("*.json")])
+FOLDERS = [ROOT / "profiling" / "results", Path(__file__).parent / "saved"]
+RESULTS = sorted(file for folder in FOLDERS for file in folder.glob("*.json"))
 
 
 def exit_code(*argv: str) -> int:

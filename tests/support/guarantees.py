@@ -1,6 +1,6 @@
 """Marks of the tests that hold what docs/security.md and docs/reliability.md promise.
 
-    python -m tests.support.guarantees          prints tests/GUARANTEES.md
+python -m tests.support.guarantees          prints tests/GUARANTEES.md
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ PROMISING = {
 }
 HEAD = """# Guarantees and their tests
 
-Made by `python -m tests.support.guarantees` from the decorators `@guarantee` of the tests. It lists which tests hold
-what [docs/security.md](../docs/security.md) and [docs/reliability.md](../docs/reliability.md) promise.
+Made by `python -m tests.support.guarantees` from the decorators `@guarantee` of the tests. It lists
+which tests hold what [docs/security.md](../docs/security.md) and
+[docs/reliability.md](../docs/reliability.md) promise.
 
 | run by | command |
 |---|---|
@@ -30,10 +31,11 @@ what [docs/security.md](../docs/security.md) and [docs/reliability.md](../docs/r
 | default, slow | some cases by `scripts/test.sh`, all by `--all` |
 | reliability | `scripts/test.sh --reliability`, which runs none of the others |
 
-Where a file is named, its change beside the test breaks the promise, and the test has to fail:
-`python -m tests.mutations TEST`. A test without one may still be needed, because a change breaks a promise in one way of
-many. Fuzzers run longer with new examples each time: `OFFPATH_FUZZ_EXAMPLES=5000 scripts/test.sh tests/fuzz/test_log.py`.
-Inputs that once failed are in [tests/fuzz/corpus](fuzz/corpus/README.md).
+Where a file is named, a change of it that stands beside the test breaks the promise, and the test
+has to fail: `python -m tests.mutations TEST`. A test without one may still be needed, because a
+change breaks a promise in one way of many. Fuzzers run longer with new examples each time:
+`OFFPATH_FUZZ_EXAMPLES=5000 scripts/test.sh tests/fuzz/test_log.py`. Inputs that once failed are in
+[tests/fuzz/corpus](fuzz/corpus/README.md).
 """
 
 Test = TypeVar("Test", bound=Callable[..., object])
@@ -117,7 +119,7 @@ def list_promises(page: str) -> list[str]:
 
 
 def format_page() -> str:
-    """Formats tests/GUARANTEES.md: the promises of each page in its order, then those of other pages."""
+    """Formats tests/GUARANTEES.md: the promises of each page in its order, then all others."""
     found = list_guarantees()
     sections = {page: list_promises(page) for page in PROMISING}
     listed = {promise for promises in sections.values() for promise in promises}
