@@ -53,7 +53,7 @@ COLUMNS = ("", "batch", "delay", "workers", "req/s", "range", "x", "p50", "p95",
 
 @dataclass(frozen=True)
 class Setting:
-    """What is searched; each worker has `cores / workers` threads."""
+    """A point of the grid; each worker has `cores / workers` threads."""
 
     batch_size: int
     max_batch_delay_ms: int
