@@ -33,6 +33,7 @@ from offpath.archive.model_probe import (
 )
 from offpath.archive.models.onnx_model import OnnxModel
 from offpath.archive.photograph_sets import load_photographs
+from offpath.archive.sources.checkpoint import take_names
 from offpath.archive.sources.definition import check_shadowing
 from offpath.archive.sources.model_source import ModelSource
 from offpath.errors import ExpectedError, WrongOption
@@ -383,10 +384,10 @@ def save_weights(source: ModelSource, path: Path) -> None:
         raise RuntimeError("the model has no state dict")
     # In channels-last order, as the engine wants convolutions, workers can use the mapped pages
     # without a copy.
-    weights = {
-        name: (tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor)
-        for name, tensor in source.weights.items()
-    }
+    weights = take_names(source.weights, source.weights)
+    for name, tensor in source.weights.items():
+        if tensor.dim() == 4:
+            weights[name] = tensor.to(memory_format=torch.channels_last)
     buffer = io.BytesIO()
     torch.save(weights, buffer)
     path.write_bytes(buffer.getvalue())
