@@ -27,6 +27,7 @@ from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, MANIFEST, NAM
 from offpath.archive.model_config import ModelConfig, format_model_config
 from offpath.archive.model_probe import (
     check_label_count,
+    check_repeatable,
     choose_activation,
     count_classes,
     find_output,
@@ -243,6 +244,7 @@ def _check_answers(spec: ArchiveSpec, engine_folder: Path, say: Say) -> ModelCon
     )
     activation = choose_activation(model, config.handler, photographs.held_out, say)
     config = config.with_handler(activation=activation)
+    check_repeatable(model, config.handler, photographs.held_out)
     plan = plan_engine(config.handler, config.device_type, model)
     if isinstance(model, OnnxModel):
         # The worker could otherwise choose eager, which would load the model a second time.

@@ -6,11 +6,14 @@ nothing fails. So photographs decide `activation: auto`, and a doubtful activati
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from offpath.archive import Say
 from offpath.errors import WrongOption
@@ -18,7 +21,7 @@ from offpath.handler.config import HandlerConfig
 from offpath.handler.image.decode import Pixels
 from offpath.handler.image.geometry import CHANNELS, InputGeometry
 from offpath.handler.model.engines.eager import EagerEngine
-from offpath.handler.model.outputs import Output, take_output
+from offpath.handler.model.outputs import Output, activate, take_output
 
 # A batch of 1 would hide a model that accepts nothing else.
 BATCH = 2
@@ -29,6 +32,8 @@ USUAL_SIZES = (
 )
 # A softmax or a sigmoid shows on any image, so a few are enough.
 IMAGES = 6
+# The bound where a layer is known to compute with the batch or by chance; rounding is far less.
+SURE_BOUND = 1e-4
 # The output that is taken where a model returns several. Models of transformers have it.
 USUAL_OUTPUT = "logits"
 # How far the sum of a softmax may be from 1; a model may compute in half precision inside.
@@ -212,13 +217,19 @@ def summarise_outputs(
     """Runs the model in eager fp32 on a few of the photographs, one image at a time.
 
     Raises:
-        WrongOption: the best output for a photograph is NaN or infinite.
+        WrongOption: the best output for a photograph is NaN or infinite, or the model fails.
     """
     model.eval()
     engine = EagerEngine(model, config, torch.device("cpu"))
     few = torch.from_numpy(photographs[:: -(-len(photographs) // IMAGES)])
-    with torch.inference_mode():
-        outputs = torch.cat([engine(image).float() for image in few.split(1)])
+    try:
+        with torch.inference_mode():
+            outputs = torch.cat([engine(image).float() for image in few.split(1)])
+    except Exception as error:
+        raise WrongOption(
+            f"the model takes {BATCH} images and fails on one alone, as clients may send it: "
+            f"{format_error(error)}; batch norm must have running statistics"
+        ) from error
     if not outputs.amax(1).isfinite().all():
         raise WrongOption(
             "the model's outputs for photographs are not finite (NaN or infinity); check the"
@@ -230,6 +241,82 @@ def summarise_outputs(
         high=float(outputs.max()),
         sums_to_one=bool(((outputs.sum(1) - 1).abs() <= SUM_TOLERANCE).all()),
     )
+
+
+def check_repeatable(model: torch.nn.Module, config: HandlerConfig, photographs: Pixels) -> None:
+    """Runs photographs alone, alone again, and together in two orders.
+
+    Raises:
+        WrongOption: an image's scores depend on chance or on the images beside it, by more than
+            `parity_bound` of its best score; `parity_bound` 1 accepts any. Names the layer if it
+            can be found.
+    """
+    model.eval()
+    engine = EagerEngine(model, config, torch.device("cpu"))
+    images = torch.from_numpy(photographs[:2])
+    images = torch.cat([images, 255 - images[:1]])  # another image, if there is but one
+    bound = config.parity_bound
+    if bound < 1 and any(map(_is_suspect, model.modules())):
+        bound = SURE_BOUND
+
+    def run(batches: Sequence[torch.Tensor]) -> torch.Tensor:
+        with torch.inference_mode():
+            return activate(torch.cat([engine(batch) for batch in batches]), config.activation)
+
+    alone, orders = run(images.split(1)), (images, images.flip(0))
+    for when, scores in (
+        ("again", run(images.split(1))),
+        ("beside others", run(orders[:1])),
+        ("behind others", run(orders[1:]).flip(0)),
+    ):
+        moved = (scores - alone).abs() / alone.abs().maximum(scores.abs()).amax(1, keepdim=True)
+        if bound < 1 and not moved.max() <= bound:
+            worst = int(moved.argmax())
+            layer = _find_layer(engine, images[:1], images[:1] if when == "again" else images)
+            raise WrongOption(
+                f"a photograph's score is {alone.flatten()[worst]:.2g} alone and "
+                f"{scores.flatten()[worst]:.2g} {when}, by {layer}; batch norm needs running "
+                "statistics, dropout training=self.training, and TorchScript model.eval() before "
+                "it is traced; --set parity_bound=1 accepts such answers"
+            )
+
+
+def _is_suspect(layer: torch.nn.Module) -> bool:
+    """Returns True if the layer, in evaluation, computes with the batch or by chance."""
+    if isinstance(layer, _BatchNorm):
+        return layer.training or layer.running_mean is None
+    return isinstance(layer, _DropoutNd) and layer.training and layer.p > 0
+
+
+def _find_layer(engine: EagerEngine, image: torch.Tensor, batch: torch.Tensor) -> str:
+    """Names the innermost layer that makes something else of the same input in a batch."""
+    runs: list[dict[str, list[torch.Tensor]]] = []
+    layers = dict(engine.model.named_modules())
+    if any(isinstance(layer, torch.jit.ScriptModule) for layer in layers.values()):
+        return "a layer inside TorchScript"
+
+    def note(name: str, *values: Any) -> None:
+        runs[-1].setdefault(name, []).extend(
+            one[:1].clone() for one in values if torch.is_tensor(one)
+        )
+
+    with contextlib.ExitStack() as hooks, torch.inference_mode():
+        for name, layer in layers.items():
+            before = layer.register_forward_pre_hook(lambda _, given, at=name: note(at, *given[:1]))
+            after = layer.register_forward_hook(lambda _, __, made, at=name: note(at, made))
+            hooks.callback(before.remove), hooks.callback(after.remove)
+        for images in (image, batch):
+            runs.append({})
+            engine(images)
+    found = [
+        name
+        for name, first in runs[0].items()
+        for second in [runs[1].get(name, [])]
+        if len(first) == len(second) > 1
+        if torch.allclose(first[0], second[0]) and not torch.allclose(first[1], second[1])
+    ]
+    name = max(found, key=lambda one: len(one.split(".")) if one else 0, default="")
+    return f"layer {name!r} ({type(layers[name]).__name__})" if name else "the model's forward"
 
 
 def _find_doubt(outputs: Outputs, activation: str) -> str | None:

@@ -195,10 +195,14 @@ def _load_named(named: str, wanted: _Wanted) -> ModelSource | None:
         if arguments:
             definition = model.define(arguments)
             module = definition.make()
-    state_dict = _fit(module, state_dict, weights, model.call)
+    state_dict = _fit(module, state_dict, weights)
     is_published = weights == "pretrained" or Path(weights).name == model.published_file
-    if model.doubt and weights != "random" and not is_published:
-        wanted.say(f"warning: {named}: {model.doubt}")
+    if model.arguments and weights != "random" and not is_published:
+        wanted.say(
+            f"warning: {named} is made with {model.arguments}, as for its published weights. For "
+            "weights that were not fine-tuned from these, write a function in a net.py that makes "
+            "it without, and pass --model net.py:FUNCTION"
+        )
     source = _from_definition(definition, module, state_dict, model.file)
     if model.file is not None:
         return replace(source, labels=model.labels, handler=model.handler)
@@ -268,49 +272,38 @@ def _convert(module: torch.nn.Module, checkpoint: Mapping[str, Any]) -> StateDic
     return {name: value.detach().clone() for name, value in weights.items()}
 
 
-def _fit(module: torch.nn.Module, state_dict: StateDict, source: str, call: str = "") -> StateDict:
+def _fit(module: torch.nn.Module, state_dict: StateDict, source: str) -> StateDict:
     """Loads the weights into the model and returns them by the names of its modules.
-
-    Args:
-        call: the expression that makes the model, for a message.
 
     Raises:
         WrongOption: names the keys that do not fit, and says what to do.
     """
-    own = torch.nn.Module.state_dict(module)
-    problems = _find_problems(own, state_dict)
-    given = copy.copy(state_dict)
+    own, given = torch.nn.Module.state_dict(module), OrderedDict(state_dict)
+    # MNASNet's loader asks for a version, which a .safetensors file does not have.
+    version = {"": own._metadata[""]} if type(module)._version != 1 else {}
+    given._metadata = getattr(state_dict, "_metadata", version)  # type: ignore[attr-defined]
+    problems = _find_problems(own, given)
     try:
-        try:
-            torch.nn.Module.load_state_dict(module, given)
-        except ValueError:
-            # MNASNet's loader asks for a version, which a .safetensors file does not have.
-            given = OrderedDict(given)
-            given._metadata = {"": own._metadata[""]}  # type: ignore[attr-defined]
-            torch.nn.Module.load_state_dict(module, given)
+        torch.nn.Module.load_state_dict(module, given)
     except Exception as error:
         reason = "; ".join(problems) or format_error(error)
-        raise WrongOption(
-            f"the weights {source} do not fit the model; {reason}; "
-            f"{_find_cure(own, state_dict, call)}"
-        ) from error
+        cure = _find_cure(own, given)
+        raise WrongOption(f"the weights {source} do not fit the model; {reason}; {cure}") from error
     # Layers add what checkpoints of an older torch lack, and hooks rename.
     return torch.nn.Module.state_dict(module) if problems else given
 
 
-def _find_cure(own: StateDict, given: StateDict, call: str) -> str:
+def _find_cure(own: StateDict, given: StateDict) -> str:
     """Says how to make the model that was trained, where its weights do not fit this one."""
-    changed = own.keys() ^ given.keys()
-    heads = {key.partition(".")[0] for key in [*own][-1:]}
-    what = "as it was trained"
-    if changed and all(key.lower().startswith("aux") for key in changed):
+    changed, what = own.keys() ^ given.keys(), "as it was trained"
+    modules = {key.partition(".")[0] for key in changed}
+    if modules and modules <= {"aux1", "aux2", "AuxLogits"}:
         what = f"with aux_logits={not changed & own.keys()}"
-    elif changed and {key.partition(".")[0] for key in changed} <= heads:
+    elif modules == {[*own][-1].partition(".")[0]}:
         what = "and replaces its head as the training did"
     elif any("pos" in key and own[key].shape != given[key].shape for key in own.keys() - changed):
-        what = "for the image size of the training, and pass --set image_size=... with it"
-    where = f"a net.py, from {call}," if call else "its Python file"
-    return f"write a function in {where} that makes the model {what} (--model net.py:FUNCTION)"
+        what = "for the image size of the training (also --set image_size=...)"
+    return f"write a function in a net.py that makes the model {what}: --model net.py:FUNCTION"
 
 
 def _find_problems(own: StateDict, given: StateDict) -> list[str]:

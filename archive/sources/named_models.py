@@ -12,7 +12,7 @@ import copy
 import difflib
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +58,8 @@ class NamedModel:
         default_weights: `pretrained` or `random`; None if the user must choose.
         file: the definition that ships with offpath; None for a model of a package.
         fit: returns the arguments that fit a state dict, and its weights by the names of today.
-        call: the expression that makes the model; empty for an embedded one.
         published_file: name of the file with the published weights.
-        doubt: what other weights leave open about the model; empty for nothing.
+        arguments: those that the builder takes for published weights only.
     """
 
     define: Callable[[Arguments], Definition]
@@ -72,9 +71,8 @@ class NamedModel:
     fit: Callable[[torch.nn.Module, StateDict], tuple[Arguments, StateDict]] = (
         lambda module, weights: ({}, weights)
     )
-    call: str = ""
     published_file: str | None = None
-    doubt: str = ""
+    arguments: Arguments = field(default_factory=dict)
 
 
 def describe_model(named: str, weights: str | None = None) -> NamedModel | None:
@@ -180,13 +178,12 @@ def _describe_torchvision(models: Any, name: str, file: str) -> NamedModel:
         model: torch.nn.Module = models.get_model(name, weights=given)
         return model
 
-    is_vit = name.startswith("vit_")
+    size = f", image_size={published.meta['min_size'][0]}" if name.startswith("vit_") else ""
     return _describe_of_package(
         f"torchvision:{name}",
-        f"models.get_model({name!r}, weights=None",
-        {"image_size": published.meta["min_size"][0]} if is_vit else {},
+        f"models.get_model({name!r}, weights=None{size}",
         load_as_published,
-        load_pretrained=load_weights,
+        load_weights,
         handler=handler,
         labels=list(published.meta["categories"]),
         published_file=Path(published.url).name,
@@ -212,24 +209,19 @@ def _describe_timm(timm: Any, name: str) -> NamedModel:
         return weights
 
     def load_as_published(weights: StateDict, arguments: Arguments) -> torch.nn.Module:
-        overlay = {"state_dict": copy.copy(weights)}
-        if "num_classes" in arguments:
-            overlay["num_classes"] = arguments["num_classes"]
+        overlay = {"state_dict": copy.copy(weights), "num_classes": CLASSES, **arguments}
+        overlay.pop("in_chans", None)
+        strict = {"pretrained": True, "pretrained_strict": True}
         model: torch.nn.Module = timm.create_model(
-            name,
-            pretrained=True,
-            pretrained_cfg_overlay=overlay,
-            pretrained_strict=True,
-            **arguments,
+            name, pretrained_cfg_overlay=overlay, **strict, **arguments
         )
         return model
 
     return _describe_of_package(
         f"timm:{name}",
         f"create_model({name!r}, pretrained=False",
-        {},
         load_as_published,
-        load_pretrained=load_weights,
+        load_weights,
         handler=handler,
         labels=None,
     )
@@ -238,7 +230,6 @@ def _describe_timm(timm: Any, name: str) -> NamedModel:
 def _describe_of_package(
     named: str,
     call: str,
-    arguments: Arguments,
     load_as_published: Callable[[StateDict, Arguments], torch.nn.Module],
     load_pretrained: Callable[[], StateDict],
     **described: Any,
@@ -247,16 +238,14 @@ def _describe_of_package(
 
     Args:
         call: the call of the package's builder, without the last bracket.
-        arguments: those that the builder takes from the published weights.
         load_as_published: lets the package make the model and load weights as its published ones;
             raises errors of many kinds if they do not fit.
     """
-    collection = named.partition(":")[0]
-    of_published = PUBLISHED_ARGUMENTS.get(named, {})
+    collection, published = named.partition(":")[0], PUBLISHED_ARGUMENTS.get(named, {})
 
-    def write(more: Arguments) -> str:
-        extra = {**of_published, **arguments, **more}
-        return f"{collection}.{call}{''.join(f', {key}={extra[key]!r}' for key in extra)})"
+    def define(more: Arguments) -> Definition:
+        extra = "".join(f", {key}={value!r}" for key, value in {**published, **more}.items())
+        return write_definition(collection, f"{collection}.{call}{extra})")
 
     def fit(module: torch.nn.Module, weights: StateDict) -> tuple[Arguments, StateDict]:
         found, names = _read_arguments(module, weights, collection), module.state_dict().keys()
@@ -267,18 +256,8 @@ def _describe_of_package(
                 weights = take_names(loaded, [name for name in loaded if name in names])
         return found, weights
 
-    shown = ", ".join(f"{key}={value}" for key, value in of_published.items())
-    return NamedModel(
-        lambda more: write_definition(collection, write(more)),
-        _explaining_failures(load_pretrained, named),
-        fit=fit,
-        call=write({}),
-        doubt=of_published
-        and f"made with {shown}, as for the published weights and those fine-tuned from them. "
-        "Weights trained from scratch would answer wrongly: for these write a function in a net.py "
-        f"that returns {collection}.{call}) and pass --model net.py:FUNCTION",
-        **described,
-    )
+    load = _explaining_failures(load_pretrained, named)
+    return NamedModel(define, load, fit=fit, arguments=published, **described)
 
 
 def _import(collection: str, named: str) -> Any:

@@ -20,7 +20,7 @@ def test_embedded_model_has_a_thousand_classes_and_goes_with_every_preset(
     name: str,
 ) -> None:
     described = describe_model(name)
-    assert count_classes(described.define(None).make(), InputGeometry()) == 1000
+    assert count_classes(described.define({}).make(), InputGeometry()) == 1000
     for preset in ("cpu", "t4"):
         config = make_model_config(load_preset(preset), {}, described.handler)
         assert config.settings["handler"] == described.handler
