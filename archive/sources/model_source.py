@@ -269,7 +269,9 @@ def _convert(module: torch.nn.Module, checkpoint: Mapping[str, Any]) -> StateDic
     module.load_state_dict(copy.copy(checkpoint))  # the method may change it
     # Some classes override state_dict too, and some change weights in their eval.
     weights = torch.nn.Module.state_dict(module)
-    return {name: value.detach().clone() for name, value in weights.items()}
+    for name, value in weights.items():
+        weights[name] = value.detach().clone()
+    return weights
 
 
 def _fit(module: torch.nn.Module, state_dict: StateDict, source: str) -> StateDict:
@@ -278,19 +280,22 @@ def _fit(module: torch.nn.Module, state_dict: StateDict, source: str) -> StateDi
     Raises:
         WrongOption: names the keys that do not fit, and says what to do.
     """
-    own, given = torch.nn.Module.state_dict(module), OrderedDict(state_dict)
-    # MNASNet's loader asks for a version, which a .safetensors file does not have.
-    version = {"": own._metadata[""]} if type(module)._version != 1 else {}
-    given._metadata = getattr(state_dict, "_metadata", version)  # type: ignore[attr-defined]
-    problems = _find_problems(own, given)
+    own = torch.nn.Module.state_dict(module)
+    problems = _find_problems(own, state_dict)
     try:
-        torch.nn.Module.load_state_dict(module, given)
+        try:
+            torch.nn.Module.load_state_dict(module, state_dict)
+        except ValueError:
+            # MNASNet's loader asks for a version, which a .safetensors file does not have.
+            state_dict = OrderedDict(state_dict)
+            state_dict._metadata = {"": own._metadata[""]}  # type: ignore[attr-defined]
+            torch.nn.Module.load_state_dict(module, state_dict)
     except Exception as error:
         reason = "; ".join(problems) or format_error(error)
-        cure = _find_cure(own, given)
+        cure = _find_cure(own, state_dict)
         raise WrongOption(f"the weights {source} do not fit the model; {reason}; {cure}") from error
     # Layers add what checkpoints of an older torch lack, and hooks rename.
-    return torch.nn.Module.state_dict(module) if problems else given
+    return torch.nn.Module.state_dict(module) if problems else state_dict
 
 
 def _find_cure(own: StateDict, given: StateDict) -> str:
