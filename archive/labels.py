@@ -22,8 +22,8 @@ NUMBERED = (
 def read_labels(path: Path, say: Say = say_nothing) -> list[str]:
     """Reads a file with one label per line, TorchServe's index_to_name.json, or a config.json.
 
-    Lines may have the class's number before the label, or after a comma, and a JSON or Python dict
-    may map numbers to labels or, as ImageFolder's `class_to_idx`, labels to numbers.
+    Lines may have the class's number beside the label. A dict of JSON or Python may map labels to
+    numbers too, as ImageFolder's `class_to_idx`.
 
     A value of the JSON is a label, or a list that ends with one: {"0": "cat"},
     {"0": ["n02123045", "cat"]}. Older examples of TorchServe have a list under
@@ -68,14 +68,14 @@ def _from_lines(path: Path, text: str) -> list[str]:
     lines = text.rstrip().splitlines()
     for pattern in NUMBERED:
         found = [match for line in lines if (match := re.fullmatch(pattern, line))]
+        labels = {int(match["number"]): match["label"].strip("'\"") for match in found}
         if not lines or len(found) < len(lines):
             continue
-        by_number = {int(match["number"]): match["label"].strip("'\"") for match in found}
-        if sorted(by_number) == [*range(len(lines))]:
-            return [by_number[number] for number in range(len(lines))]
-        if any(match["mark"].strip() for match in found) or sorted(by_number)[-1] == len(lines):
+        if sorted(labels) == [*range(len(lines))]:
+            return [label for _, label in sorted(labels.items())]
+        if max(labels) == len(lines) or any(match["mark"].strip(" ") for match in found):
             raise WrongOption(
-                f"{path.name} has numbers in its lines, and these are not 0 to {len(lines) - 1}: "
+                f"{path.name} has numbers in its lines, but not 0 to {len(lines) - 1}: "
                 f"{lines[0]!r}; expected one label per line in the order of the classes, or JSON"
             )
     return lines

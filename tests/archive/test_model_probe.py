@@ -245,13 +245,15 @@ def trace_in_training() -> torch.nn.Module:
             id="batch-norm",
         ),
         pytest.param(
-            lambda: Varying(FunctionalDropout()), r"again, by layer 'stem.1' .Func", id="functional"
+            lambda: Varying(FunctionalDropout()),
+            r"again, by the code of a forward",
+            id="functional",
         ),
         pytest.param(lambda: Varying(AlwaysOn()), "again, by layer 'stem.1' .Alw", id="dropout"),
-        pytest.param(trace_in_training, "again, by a layer inside TorchScript", id="traced"),
+        pytest.param(trace_in_training, "again, by the code of a forward", id="traced"),
         pytest.param(
             lambda: Returns(lambda images: images.mean((2, 3)) - images.mean((0, 2, 3))),
-            "before another, by the model's forward",
+            "before another, by the code of a forward",
             id="forward",
         ),
     ],
@@ -270,6 +272,11 @@ def test_model_whose_answers_vary_is_refused_with_the_layer(
 def test_model_whose_answers_stay_passes(photographs: np.ndarray, layer: torch.nn.Module) -> None:
     config = HandlerConfig.from_mapping(SETTINGS, environ={})
     check_repeatable(Varying(layer), config, photographs)
+
+
+def test_model_whose_scores_are_all_0_passes(photographs: np.ndarray) -> None:
+    config = HandlerConfig.from_mapping({**SETTINGS, "activation": "none"}, environ={})
+    check_repeatable(Returns(lambda images: images.mean((2, 3)) * 0), config, photographs)
 
 
 def test_model_that_fails_on_one_photograph_is_refused(photographs: np.ndarray) -> None:
