@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import re
 import zipfile
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
@@ -26,8 +27,6 @@ from offpath.errors import MissingPackage, WrongOption
 # moving averages.
 WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "module")
 AVERAGES = ("ema_state_dict", "state_dict_ema", "model_ema", "ema")
-# torch.optim.swa_utils.AveragedModel adds this buffer to the model's.
-COUNTERS = frozenset({"n_averaged"})
 # Classes that were not imported, or names that were left out, in a message.
 NAMES_SHOWN = 3
 
@@ -157,38 +156,32 @@ def _strip_prefixes(
     weights: Mapping[str, torch.Tensor], names: frozenset[str], path: Path, say: Say
 ) -> Mapping[str, torch.Tensor]:
     """Removes the prefix under which most of the model's names are, and leaves out other names."""
-    found = Counter(
-        key[: len(key) - len(name)] for key in weights for name in _endings(key) if name in names
-    )
-    found[""] += 0
+    found = Counter({"": 0})
+    for key in weights:
+        starts = [0, *(match.end() for match in re.finditer(r"\.", key))]
+        found.update(key[:start] for start in starts if key[start:] in names)
     prefix = max(found, key=lambda one: (found[one], one == ""))
-    kept = [key for key in weights if key.startswith(prefix) and key not in COUNTERS - names]
-    others = [key for key in weights if not key.startswith(prefix) and key not in COUNTERS]
-    # A layer beside the model is a part of what was trained. The weights of a loss's classes, the
-    # state of a metric and another copy of the model are not.
+    others = [key for key in weights if not key.startswith(prefix)]
+    # A layer beside the model is a part of what was trained. A copy of the model, weights of a
+    # loss's classes and the state of a metric are not.
+    copies = tuple(one for one in found if one and found[one] == found[prefix])
     layers = [
         key
         for key in others
-        if key.endswith(".weight") and not names & {*_endings(key)}
+        if key.endswith(".weight") and not key.startswith(copies)
         if weights[key].dim() > 1 or f"{key[:-7]}.bias" in weights
     ]
     if layers:
         raise WrongOption(
-            f"{path.name}: the model's names are under {prefix!r}, and there are layers beside: "
-            f"{_format_names(layers)}; write a net.py whose model has them too and pass --model "
-            "net.py, or save the state dict without them"
+            f"{path.name}: the model's names begin with {prefix!r}, and there are layers beside: "
+            f"{_format_names(layers)}; write a net.py whose model has these too, or save the state "
+            "dict without them"
         )
     if prefix:
         say(f"{path.name}: removed {prefix!r} from the start of every name")
     if others:
         say(f"{path.name}: left out what is not the model's: {_format_names(others)}")
-    return take_names(weights, kept, prefix)
-
-
-def _endings(key: str) -> list[str]:
-    """Lists a name, and what remains of it without its first modules."""
-    parts = key.split(".")
-    return [".".join(parts[index:]) for index in range(len(parts))]
+    return take_names(weights, [key for key in weights if key.startswith(prefix)], prefix)
 
 
 def _format_names(names: list[str]) -> str:

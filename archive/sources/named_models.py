@@ -209,12 +209,10 @@ def _describe_timm(timm: Any, name: str) -> NamedModel:
         return weights
 
     def load_as_published(weights: StateDict, arguments: Arguments) -> torch.nn.Module:
-        overlay = {"state_dict": copy.copy(weights), "num_classes": CLASSES, **arguments}
-        overlay.pop("in_chans", None)
-        strict = {"pretrained": True, "pretrained_strict": True}
-        model: torch.nn.Module = timm.create_model(
-            name, pretrained_cfg_overlay=overlay, **strict, **arguments
-        )
+        classes = arguments.get("num_classes", CLASSES)
+        overlay = {"state_dict": copy.copy(weights), "num_classes": classes}
+        arguments = {**arguments, "pretrained_cfg_overlay": overlay, "pretrained_strict": True}
+        model: torch.nn.Module = timm.create_model(name, pretrained=True, **arguments)
         return model
 
     return _describe_of_package(
@@ -234,13 +232,7 @@ def _describe_of_package(
     load_pretrained: Callable[[], StateDict],
     **described: Any,
 ) -> NamedModel:
-    """Describes a model of a package.
-
-    Args:
-        call: the call of the package's builder, without the last bracket.
-        load_as_published: lets the package make the model and load weights as its published ones;
-            raises errors of many kinds if they do not fit.
-    """
+    """Describes a model of a package; `call` is that of its builder, without the last bracket."""
     collection, published = named.partition(":")[0], PUBLISHED_ARGUMENTS.get(named, {})
 
     def define(more: Arguments) -> Definition:

@@ -96,7 +96,7 @@ def test_a_prefix_that_the_model_has_itself_stays(tmp_path: Path) -> None:
 def test_layer_beside_the_model_is_refused(tmp_path: Path, beside: dict[str, torch.Tensor]) -> None:
     torch.save({**prefixed("backbone."), **beside}, tmp_path / "a.pt")
     with pytest.raises(
-        WrongOption, match="under 'backbone.', .* layers beside: head.weight; write"
+        WrongOption, match="begin with 'backbone.'.* layers beside: head.weight; write"
     ):
         read(tmp_path / "a.pt")
 
