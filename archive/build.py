@@ -27,12 +27,14 @@ from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, MANIFEST, NAM
 from offpath.archive.model_config import ModelConfig, format_model_config
 from offpath.archive.model_probe import (
     check_label_count,
+    check_repeatable,
     choose_activation,
     count_classes,
     find_output,
 )
 from offpath.archive.models.onnx_model import OnnxModel
 from offpath.archive.photograph_sets import load_photographs
+from offpath.archive.sources.checkpoint import take_names
 from offpath.archive.sources.definition import check_shadowing
 from offpath.archive.sources.model_source import ModelSource
 from offpath.errors import ExpectedError, WrongOption
@@ -242,6 +244,7 @@ def _check_answers(spec: ArchiveSpec, engine_folder: Path, say: Say) -> ModelCon
     )
     activation = choose_activation(model, config.handler, photographs.held_out, say)
     config = config.with_handler(activation=activation)
+    check_repeatable(model, config.handler, photographs.held_out)
     plan = plan_engine(config.handler, config.device_type, model)
     if isinstance(model, OnnxModel):
         # The worker could otherwise choose eager, which would load the model a second time.
@@ -383,10 +386,10 @@ def save_weights(source: ModelSource, path: Path) -> None:
         raise RuntimeError("the model has no state dict")
     # In channels-last order, as the engine wants convolutions, workers can use the mapped pages
     # without a copy.
-    weights = {
-        name: (tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor)
-        for name, tensor in source.weights.items()
-    }
+    weights = take_names(source.weights, source.weights)
+    for name, tensor in source.weights.items():
+        if tensor.dim() == 4:
+            weights[name] = tensor.to(memory_format=torch.channels_last)
     buffer = io.BytesIO()
     torch.save(weights, buffer)
     path.write_bytes(buffer.getvalue())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +12,18 @@ from pathlib import Path
 from offpath.archive import Say, say_nothing
 from offpath.errors import WrongOption
 
+# Lines with the class's number: `0,cat`, `0: cat`, `0 cat` and `cat,0`.
+NUMBERED = (
+    r"\s*(?P<number>\d{1,6})(?P<mark>\s*[,;:\t]\s*|\s+)(?P<label>.*\S)\s*",
+    r"\s*(?P<label>.*\S)(?P<mark>\s*[,;:\t]\s*)(?P<number>\d{1,6})\s*",
+)
+
 
 def read_labels(path: Path, say: Say = say_nothing) -> list[str]:
     """Reads a file with one label per line, TorchServe's index_to_name.json, or a config.json.
+
+    Lines may have the class's number beside the label. A dict of JSON or Python may map labels to
+    numbers too, as ImageFolder's `class_to_idx`.
 
     A value of the JSON is a label, or a list that ends with one: {"0": "cat"},
     {"0": ["n02123045", "cat"]}. Older examples of TorchServe have a list under
@@ -30,8 +41,8 @@ def read_labels(path: Path, say: Say = say_nothing) -> list[str]:
         text = path.read_text(encoding="utf-8-sig")  # some editors begin with a byte order mark
     except UnicodeDecodeError as error:
         raise WrongOption(f"{path.name} is not UTF-8 text") from error
-    is_json = path.suffix == ".json"
-    labels = _from_json(path, text) if is_json else text.rstrip().splitlines()
+    is_mapping = path.suffix == ".json" or text.lstrip().startswith("{")
+    labels = _from_json(path, text) if is_mapping else _from_lines(path, text)
     labels = [label.strip() for label in labels]
     if "" in labels:
         raise WrongOption(
@@ -53,11 +64,31 @@ def tell_apart(labels: Sequence[str]) -> list[str]:
     ]
 
 
+def _from_lines(path: Path, text: str) -> list[str]:
+    lines = text.rstrip().splitlines()
+    for pattern in NUMBERED:
+        found = [match for line in lines if (match := re.fullmatch(pattern, line))]
+        labels = {int(match["number"]): match["label"].strip("'\"") for match in found}
+        if not lines or len(found) < len(lines):
+            continue
+        if sorted(labels) == [*range(len(lines))]:
+            return [label for _, label in sorted(labels.items())]
+        if max(labels) == len(lines) or any(match["mark"].strip(" ") for match in found):
+            raise WrongOption(
+                f"{path.name} has numbers in its lines, but not 0 to {len(lines) - 1}: "
+                f"{lines[0]!r}; expected one label per line in the order of the classes, or JSON"
+            )
+    return lines
+
+
 def _from_json(path: Path, text: str) -> list[str]:
     try:
         mapping = json.loads(text)
     except ValueError as error:
-        raise WrongOption(f"{path.name} is not JSON: {error}") from error
+        try:
+            mapping = ast.literal_eval(text)  # the output of Python's print
+        except Exception:
+            raise WrongOption(f"{path.name} is not JSON: {error}") from error
     for key, kind in (("id2label", dict), ("object_type_names", list)):
         if isinstance(mapping, dict) and isinstance(mapping.get(key), kind):
             mapping = mapping[key]
@@ -68,8 +99,12 @@ def _from_json(path: Path, text: str) -> list[str]:
             f'{path.name} must map class indices to labels, as in {{"0": "cat", "1": "dog"}}, '
             "or be a list of labels"
         )
+    numbers = [*mapping.values()]
+    if numbers and all(type(number) is int for number in numbers):
+        mapping = dict(zip(numbers, mapping))  # ImageFolder's class_to_idx
+    mapping = {str(key): value for key, value in mapping.items()}
     labels = []
-    for index in range(len(mapping)):
+    for index in range(len(numbers)):
         value = mapping.get(str(index))
         label = value[-1] if isinstance(value, list) and value else value
         if not isinstance(label, str):

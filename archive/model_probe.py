@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from offpath.archive import Say
 from offpath.errors import WrongOption
@@ -18,7 +20,7 @@ from offpath.handler.config import HandlerConfig
 from offpath.handler.image.decode import Pixels
 from offpath.handler.image.geometry import CHANNELS, InputGeometry
 from offpath.handler.model.engines.eager import EagerEngine
-from offpath.handler.model.outputs import Output, take_output
+from offpath.handler.model.outputs import Output, activate, take_output
 
 # A batch of 1 would hide a model that accepts nothing else.
 BATCH = 2
@@ -29,6 +31,8 @@ USUAL_SIZES = (
 )
 # A softmax or a sigmoid shows on any image, so a few are enough.
 IMAGES = 6
+# The bound for one image run twice, and where a layer computes with the batch; rounding is less.
+SURE_BOUND = 1e-3
 # The output that is taken where a model returns several. Models of transformers have it.
 USUAL_OUTPUT = "logits"
 # How far the sum of a softmax may be from 1; a model may compute in half precision inside.
@@ -212,13 +216,19 @@ def summarise_outputs(
     """Runs the model in eager fp32 on a few of the photographs, one image at a time.
 
     Raises:
-        WrongOption: the best output for a photograph is NaN or infinite.
+        WrongOption: the best output for a photograph is NaN or infinite, or the model fails.
     """
     model.eval()
     engine = EagerEngine(model, config, torch.device("cpu"))
     few = torch.from_numpy(photographs[:: -(-len(photographs) // IMAGES)])
-    with torch.inference_mode():
-        outputs = torch.cat([engine(image).float() for image in few.split(1)])
+    try:
+        with torch.inference_mode():
+            outputs = torch.cat([engine(image).float() for image in few.split(1)])
+    except Exception as error:
+        raise WrongOption(
+            f"the model takes {BATCH} images and fails on one alone, as clients may send it: "
+            f"{format_error(error)}; batch norm must have running statistics"
+        ) from error
     if not outputs.amax(1).isfinite().all():
         raise WrongOption(
             "the model's outputs for photographs are not finite (NaN or infinity); check the"
@@ -230,6 +240,51 @@ def summarise_outputs(
         high=float(outputs.max()),
         sums_to_one=bool(((outputs.sum(1) - 1).abs() <= SUM_TOLERANCE).all()),
     )
+
+
+def check_repeatable(model: torch.nn.Module, config: HandlerConfig, photographs: Pixels) -> None:
+    """Runs a photograph alone, alone again, and at two places of a batch.
+
+    Raises:
+        WrongOption: its scores depend on chance, or on the images beside it by more than
+            `parity_bound` of its best score. `parity_bound` 1 accepts both.
+    """
+    if config.parity_bound == 1:
+        return
+    model.eval()
+    engine = EagerEngine(model, config, torch.device("cpu"))
+    image = torch.from_numpy(photographs[:1])
+    batch = torch.cat([image, 255 - image])
+
+    def run(images: torch.Tensor, place: int) -> torch.Tensor:
+        with torch.inference_mode():
+            return activate(engine(images), config.activation)[place].clone()
+
+    alone = run(image, 0)
+    # In evaluation these compute with the batch or by chance.
+    layers = [
+        f"layer {name!r} ({type(layer).__name__})"
+        for name, layer in model.named_modules()
+        if isinstance(layer, (_BatchNorm, _DropoutNd))
+        if layer.training or getattr(layer, "running_mean", layer) is None
+    ]
+    for when, images, place in (
+        ("alone again", image, 0),
+        ("before another", batch, 0),
+        ("behind another", batch.flip(0), 1),
+    ):
+        scores = run(images, place)
+        moved = (scores - alone).abs() / alone.abs().max().maximum(scores.abs().max())
+        bound = SURE_BOUND if images is image or layers else config.parity_bound
+        moved = moved.nan_to_num(0)  # all scores are 0
+        if moved.max() > bound:
+            worst = int(moved.argmax())
+            raise WrongOption(
+                f"a photograph's score is {alone[worst]:.2g} alone and {scores[worst]:.2g} {when}, "
+                f"by {', '.join(layers[:3]) or 'the code of a forward'}: batch norm needs running "
+                "statistics, dropout training=self.training, and TorchScript model.eval() before "
+                "it is traced; --set parity_bound=1 accepts such answers"
+            )
 
 
 def _find_doubt(outputs: Outputs, activation: str) -> str | None:

@@ -1,17 +1,18 @@
 """Finds the state dict in a checkpoint; never unpickles anything that could run.
 
 Trainers put a dict around the weights (`state_dict`, `model`, beside an optimizer), a prefix before
-every name (`module.` of DDP, `_orig_mod.` of torch.compile, `model.` of Lightning), or both. The
-user is told what was removed.
+every name (`module.` of DDP, `_orig_mod.` of torch.compile, `model.` of Lightning), and the states
+of losses and metrics beside the model's. The user is told what was removed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import pickle
+import re
 import zipfile
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,7 @@ from offpath.errors import MissingPackage, WrongOption
 # moving averages.
 WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "module")
 AVERAGES = ("ema_state_dict", "state_dict_ema", "model_ema", "ema")
-PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "backbone.")
-# torch.optim.swa_utils.AveragedModel adds this buffer to the model's.
-COUNTERS = frozenset({"n_averaged"})
-# Classes that were not imported, in a message.
+# Classes that were not imported, or names that were left out, in a message.
 NAMES_SHOWN = 3
 
 
@@ -157,18 +155,56 @@ def _is_state_dict(value: object) -> bool:
 def _strip_prefixes(
     weights: Mapping[str, torch.Tensor], names: frozenset[str], path: Path, say: Say
 ) -> Mapping[str, torch.Tensor]:
-    """Removes prefixes that all names share, until the names are the model's."""
-    stripped = ""
-    while True:
-        own = {k: v for k, v in weights.items() if k in names or k not in COUNTERS}
-        prefix = next((p for p in PREFIXES if all(name.startswith(p) for name in own)), None)
-        if prefix is None or own.keys() <= names:
-            break
-        weights = {name.removeprefix(prefix): value for name, value in own.items()}
-        stripped += prefix
-    if stripped:
-        say(f"{path.name}: removed {stripped!r} from the start of every name")
-    return own
+    """Removes the prefix under which most of the model's names are, and leaves out other names."""
+    found = Counter({"": 0})
+    for key in weights:
+        starts = [0, *(match.end() for match in re.finditer(r"\.", key))]
+        found.update(key[:start] for start in starts if key[start:] in names)
+    prefix = max(found, key=lambda one: (found[one], one == ""))
+    others = [key for key in weights if not key.startswith(prefix)]
+    # A layer beside the model is a part of what was trained. A copy of the model, weights of a
+    # loss's classes and the state of a metric are not.
+    copies = tuple(one for one in found if one and found[one] == found[prefix])
+    layers = [
+        key
+        for key in others
+        if key.endswith(".weight") and not key.startswith(copies)
+        if weights[key].dim() > 1 or f"{key[:-7]}.bias" in weights
+    ]
+    if layers:
+        raise WrongOption(
+            f"{path.name}: the model's names begin with {prefix!r}, and there are layers beside: "
+            f"{_format_names(layers)}; write a net.py whose model has these too, or save the state "
+            "dict without them"
+        )
+    if prefix:
+        say(f"{path.name}: removed {prefix!r} from the start of every name")
+    if others:
+        say(f"{path.name}: left out what is not the model's: {_format_names(others)}")
+    return take_names(weights, [key for key in weights if key.startswith(prefix)], prefix)
+
+
+def _format_names(names: list[str]) -> str:
+    more = f" and {len(names) - NAMES_SHOWN} more" if names[NAMES_SHOWN:] else ""
+    return ", ".join(names[:NAMES_SHOWN]) + more
+
+
+def take_names(
+    weights: Mapping[str, torch.Tensor], names: Iterable[str], prefix: str = ""
+) -> OrderedDict[str, torch.Tensor]:
+    """Takes these names out of a state dict, without a prefix that they share.
+
+    Keeps the versions of the modules (`_metadata`), by which some classes convert old weights.
+    """
+    taken = OrderedDict((name[len(prefix) :], weights[name]) for name in names)
+    versions = getattr(weights, "_metadata", None)
+    if versions is not None:
+        taken._metadata = {  # type: ignore[attr-defined]
+            f"{name}."[len(prefix) : -1]: version
+            for name, version in versions.items()
+            if f"{name}.".startswith(prefix)
+        }
+    return taken
 
 
 class StandIn(list[Any]):
@@ -213,8 +249,7 @@ def load_with_stand_ins(path: Path) -> tuple[object, str]:
     except Exception:
         # Which classes are dicts shows only in what the file does with their objects.
         loaded = _load(path, names, DictStandIn)
-    more = f" and {len(names) - NAMES_SHOWN} more" if names[NAMES_SHOWN:] else ""
-    return loaded, ", ".join(names[:NAMES_SHOWN]) + more
+    return loaded, _format_names(names)
 
 
 def _load(path: Path, names: list[str], stand_in: type) -> object:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import zipfile
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +177,7 @@ def _split_name(model: str) -> tuple[Path, str | None]:
 
 def _load_named(named: str, wanted: _Wanted) -> ModelSource | None:
     """Returns None if `named` is no name of a model, but a path for instance."""
-    model = describe_model(named)
+    model = describe_model(named, wanted.weights)
     if model is None:
         return None
     weights = wanted.weights or model.default_weights
@@ -182,24 +185,31 @@ def _load_named(named: str, wanted: _Wanted) -> ModelSource | None:
         raise WrongOption(
             f"--model {named} needs --weights FILE, --weights pretrained or --weights random"
         )
-    definition = model.define(None)
+    definition = model.define({})
     module = definition.make()
-    if weights == "pretrained":
-        state_dict = model.load_pretrained()
-    elif weights == "random":
+    if weights == "random":
         state_dict = _seed(definition.make)
     else:
-        state_dict = wanted.load()(module)
-        definition = model.define(state_dict)
-        module = definition.make()
+        find = model.load_pretrained if weights == "pretrained" else partial(wanted.load(), module)
+        arguments, state_dict = model.fit(module, find())
+        if arguments:
+            definition = model.define(arguments)
+            module = definition.make()
     state_dict = _fit(module, state_dict, weights)
+    is_published = weights == "pretrained" or Path(weights).name == model.published_file
+    if model.arguments and weights != "random" and not is_published:
+        wanted.say(
+            f"warning: {named} is made with {model.arguments}, as for its published weights. For "
+            "weights that were not fine-tuned from these, write a function in a net.py that makes "
+            "it without, and pass --model net.py:FUNCTION"
+        )
     source = _from_definition(definition, module, state_dict, model.file)
     if model.file is not None:
         return replace(source, labels=model.labels, handler=model.handler)
     settings = ", ".join(f"{key} {value}" for key, value in model.handler.items())
     wanted.say(f"{named}: preprocessing of its published weights ({settings}); --set changes it")
     # Other weights may have other classes.
-    labels = model.labels if weights == "pretrained" else None
+    labels = model.labels if is_published else None
     return replace(source, labels=labels, handler=model.handler)
 
 
@@ -256,26 +266,49 @@ def _seed(make: Callable[[], torch.nn.Module]) -> StateDict:
 
 def _convert(module: torch.nn.Module, checkpoint: Mapping[str, Any]) -> StateDict:
     """Loads a checkpoint in the model's own way; returns copies by the names of its modules."""
-    module.load_state_dict(dict(checkpoint))
+    module.load_state_dict(copy.copy(checkpoint))  # the method may change it
     # Some classes override state_dict too, and some change weights in their eval.
     weights = torch.nn.Module.state_dict(module)
-    return {name: value.detach().clone() for name, value in weights.items()}
+    for name, value in weights.items():
+        weights[name] = value.detach().clone()
+    return weights
 
 
 def _fit(module: torch.nn.Module, state_dict: StateDict, source: str) -> StateDict:
     """Loads the weights into the model and returns them by the names of its modules.
 
     Raises:
-        WrongOption: names the keys that do not fit.
+        WrongOption: names the keys that do not fit, and says what to do.
     """
-    problems = _find_problems(torch.nn.Module.state_dict(module), state_dict)
+    own = torch.nn.Module.state_dict(module)
+    problems = _find_problems(own, state_dict)
     try:
-        torch.nn.Module.load_state_dict(module, dict(state_dict))
+        try:
+            torch.nn.Module.load_state_dict(module, state_dict)
+        except ValueError:
+            # MNASNet's loader asks for a version, which a .safetensors file does not have.
+            state_dict = OrderedDict(state_dict)
+            state_dict._metadata = {"": own._metadata[""]}  # type: ignore[attr-defined]
+            torch.nn.Module.load_state_dict(module, state_dict)
     except Exception as error:
         reason = "; ".join(problems) or format_error(error)
-        raise WrongOption(f"the weights {source} do not fit the model; {reason}") from error
+        cure = _find_cure(own, state_dict)
+        raise WrongOption(f"the weights {source} do not fit the model; {reason}; {cure}") from error
     # Layers add what checkpoints of an older torch lack, and hooks rename.
     return torch.nn.Module.state_dict(module) if problems else state_dict
+
+
+def _find_cure(own: StateDict, given: StateDict) -> str:
+    """Says how to make the model that was trained, where its weights do not fit this one."""
+    changed, what = own.keys() ^ given.keys(), "as it was trained"
+    modules = {key.partition(".")[0] for key in changed}
+    if modules and modules <= {"aux1", "aux2", "AuxLogits"}:
+        what = f"with aux_logits={not changed & own.keys()}"
+    elif modules == {[*own][-1].partition(".")[0]}:
+        what = "and replaces its head as the training did"
+    elif any("pos" in key and own[key].shape != given[key].shape for key in own.keys() - changed):
+        what = "for the image size of the training (also --set image_size=...)"
+    return f"write a function in a net.py that makes the model {what}: --model net.py:FUNCTION"
 
 
 def _find_problems(own: StateDict, given: StateDict) -> list[str]:

@@ -1,21 +1,25 @@
 """Models that users pass by name: embedded ones, `torchvision:NAME` and `timm:NAME`.
 
 For a model of a package, the archive gets a definition that asks the package for the model, so the
-worker needs the package. The number of classes is read from the weights.
+worker needs the package. The number of classes is read from the weights. Packages build some models
+differently when they load their published weights, and so does the definition.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import difflib
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from offpath.archive.model_probe import format_error
+from offpath.archive.sources.checkpoint import take_names
 from offpath.archive.sources.definition import (
     Definition,
     read_definition,
@@ -31,6 +35,15 @@ PACKAGES = ("torchvision", "timm")
 CLASSES = 1000
 
 StateDict = Mapping[str, torch.Tensor]
+Arguments = dict[str, Any]
+
+# What builders pass to the model only with published weights. Auxiliary heads are for training.
+_OF_GOOGLE: Arguments = {"transform_input": True, "aux_logits": False, "init_weights": False}
+PUBLISHED_ARGUMENTS: dict[str, Arguments] = {
+    "torchvision:googlenet": _OF_GOOGLE,
+    "torchvision:inception_v3": _OF_GOOGLE,
+    "timm:fbnetc_100": {"bn_eps": 1e-3},
+}
 
 
 @dataclass(frozen=True)
@@ -38,28 +51,36 @@ class NamedModel:
     """A model that `offpath archive --model NAME` knows.
 
     Attributes:
-        define: returns the definition that fits the weights; None asks for the published number of
-            classes and channels.
+        define: returns the definition, with further arguments for the package's builder.
         load_pretrained: returns the published state dict; downloads it where necessary.
         handler: preprocessing of the published weights, as `handler:` settings.
         labels: names by class index of the published weights; None if the package has none.
         default_weights: `pretrained` or `random`; None if the user must choose.
         file: the definition that ships with offpath; None for a model of a package.
+        fit: returns the arguments that fit a state dict, and its weights by the names of today.
+        published_file: name of the file with the published weights.
+        arguments: those that the builder takes for published weights only.
     """
 
-    define: Callable[[StateDict | None], Definition]
+    define: Callable[[Arguments], Definition]
     load_pretrained: Callable[[], StateDict]
     handler: dict[str, Any]
     labels: list[str] | None
     default_weights: str | None = None
     file: Path | None = None
+    fit: Callable[[torch.nn.Module, StateDict], tuple[Arguments, StateDict]] = (
+        lambda module, weights: ({}, weights)
+    )
+    published_file: str | None = None
+    arguments: Arguments = field(default_factory=dict)
 
 
-def describe_model(named: str) -> NamedModel | None:
+def describe_model(named: str, weights: str | None = None) -> NamedModel | None:
     """Looks a model up; returns None for a text that is no such name, a path for instance.
 
     Args:
         named: an embedded model, `torchvision:NAME` or `timm:NAME`.
+        weights: the user's file; of several published weights, those that it is named like.
 
     Raises:
         WrongOption: the package is not installed, or has no such model.
@@ -80,7 +101,7 @@ def describe_model(named: str) -> NamedModel | None:
             f"--model {named!r}: {collection} has no such classifier; similar names: {near}"
         )
     if collection == "torchvision":
-        return _describe_torchvision(models, name)
+        return _describe_torchvision(models, name, Path(weights or "").name)
     return _describe_timm(package, name)
 
 
@@ -103,7 +124,7 @@ def _describe_embedded(name: str) -> NamedModel:
         # Lite models were trained on (x - 127) / 128.
         handler = {"mean": [0.498, 0.498, 0.498], "std": [0.502, 0.502, 0.502]}
     return NamedModel(
-        lambda weights: read_definition(file, None),
+        lambda _: read_definition(file, None),
         loaders[name],
         handler,
         imagenet_labels(),
@@ -131,8 +152,9 @@ def _refuse_near_free() -> StateDict:
     raise WrongOption("near-free has no pretrained weights; pass --weights random")
 
 
-def _describe_torchvision(models: Any, name: str) -> NamedModel:
-    published = models.get_model_weights(name).DEFAULT
+def _describe_torchvision(models: Any, name: str, file: str) -> NamedModel:
+    known = models.get_model_weights(name)
+    published = next((one for one in known if Path(one.url).name == file), known.DEFAULT)
     preset = published.transforms()
     handler = {
         "image_size": preset.crop_size[0],
@@ -143,14 +165,28 @@ def _describe_torchvision(models: Any, name: str) -> NamedModel:
     }
 
     def load_weights() -> StateDict:
-        weights: StateDict = published.get_state_dict(progress=True)
+        # As torchvision's builders do, but unpickles nothing that could run.
+        weights: StateDict = published.get_state_dict(check_hash=True, weights_only=True)
         return weights
 
-    return NamedModel(
-        lambda weights: _define("torchvision", name, weights),
-        _explaining_failures(load_weights, f"torchvision:{name}"),
-        handler,
-        list(published.meta["categories"]),
+    def load_as_published(weights: StateDict, arguments: Arguments) -> torch.nn.Module:
+        # Builders take only members of the enum, and no other number of classes than these have.
+        given = object.__new__(type(published))
+        meta = {**published.meta, "categories": range(arguments.get("num_classes", CLASSES))}
+        given._name_, given._value_ = published.name, replace(published.value, meta=meta)
+        given.get_state_dict = lambda **_: copy.copy(weights)
+        model: torch.nn.Module = models.get_model(name, weights=given)
+        return model
+
+    size = f", image_size={published.meta['min_size'][0]}" if name.startswith("vit_") else ""
+    return _describe_of_package(
+        f"torchvision:{name}",
+        f"models.get_model({name!r}, weights=None{size}",
+        load_as_published,
+        load_weights,
+        handler=handler,
+        labels=list(published.meta["categories"]),
+        published_file=Path(published.url).name,
     )
 
 
@@ -172,29 +208,48 @@ def _describe_timm(timm: Any, name: str) -> NamedModel:
         weights: StateDict = timm.create_model(name, pretrained=True).state_dict()
         return weights
 
-    return NamedModel(
-        lambda weights: _define("timm", name, weights),
-        _explaining_failures(load_weights, f"timm:{name}"),
-        handler,
-        None,
+    def load_as_published(weights: StateDict, arguments: Arguments) -> torch.nn.Module:
+        classes = arguments.get("num_classes", CLASSES)
+        overlay = {"state_dict": copy.copy(weights), "num_classes": classes}
+        arguments = {**arguments, "pretrained_cfg_overlay": overlay, "pretrained_strict": True}
+        model: torch.nn.Module = timm.create_model(name, pretrained=True, **arguments)
+        return model
+
+    return _describe_of_package(
+        f"timm:{name}",
+        f"create_model({name!r}, pretrained=False",
+        load_as_published,
+        load_weights,
+        handler=handler,
+        labels=None,
     )
 
 
-def _define(collection: str, name: str, weights: StateDict | None) -> Definition:
-    """Writes a definition with as many classes and channels as the weights have."""
+def _describe_of_package(
+    named: str,
+    call: str,
+    load_as_published: Callable[[StateDict, Arguments], torch.nn.Module],
+    load_pretrained: Callable[[], StateDict],
+    **described: Any,
+) -> NamedModel:
+    """Describes a model of a package; `call` is that of its builder, without the last bracket."""
+    collection, published = named.partition(":")[0], PUBLISHED_ARGUMENTS.get(named, {})
 
-    def write(arguments: Mapping[str, Any]) -> Definition:
-        extra = "".join(f", {key}={value}" for key, value in arguments.items())
-        call = {
-            "torchvision": f"models.get_model({name!r}, weights=None{extra})",
-            "timm": f"create_model({name!r}, pretrained=False{extra})",
-        }[collection]
-        return write_definition(collection, f"{collection}.{call}")
+    def define(more: Arguments) -> Definition:
+        extra = "".join(f", {key}={value!r}" for key, value in {**published, **more}.items())
+        return write_definition(collection, f"{collection}.{call}{extra})")
 
-    published = write({})
-    if weights is None:
-        return published
-    return write(_read_arguments(published.make(), weights, collection))
+    def fit(module: torch.nn.Module, weights: StateDict) -> tuple[Arguments, StateDict]:
+        found, names = _read_arguments(module, weights, collection), module.state_dict().keys()
+        if weights.keys() != names:
+            # The package knows names of older versions, and drops what only training needs.
+            with contextlib.suppress(Exception):  # the caller explains what does not fit
+                loaded = load_as_published(weights, found).state_dict()
+                weights = take_names(loaded, [name for name in loaded if name in names])
+        return found, weights
+
+    load = _explaining_failures(load_pretrained, named)
+    return NamedModel(define, load, fit=fit, arguments=published, **described)
 
 
 def _import(collection: str, named: str) -> Any:
@@ -207,9 +262,9 @@ def _import(collection: str, named: str) -> Any:
         ) from error
 
 
-def _read_arguments(model: torch.nn.Module, weights: StateDict, collection: str) -> dict[str, int]:
+def _read_arguments(model: torch.nn.Module, weights: StateDict, collection: str) -> Arguments:
     """Finds where the weights have another number of classes or channels than the model."""
-    found = {}
+    found: Arguments = {}
     for key, own in model.state_dict().items():
         given = weights.get(key)
         if given is None or given.shape == own.shape or given.dim() != own.dim():

@@ -17,6 +17,7 @@ from offpath.archive import build as build_module
 from offpath.archive.build import build_archive
 from offpath.errors import ExpectedError, WrongOption
 from tests.archive.conftest import THREE_CLASSES, MakeSpec
+from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
 
 ROOT = Path(__file__).parents[2]
@@ -197,3 +198,27 @@ def test_a_model_that_needs_this_users_downloads_is_refused(
     spec = replace(make_spec(labels=["a", "b", "c"]), checks_answers=True)
     with pytest.raises(WrongOption, match="opens http://127.0.0.1:9/w.pth.*weights=None"):
         build_archive(spec, tmp_path)
+
+
+@guarantee(
+    "A model's answers depend on chance or on other images",
+    "archive/build.py",
+    "    check_repeatable(model, config.handler, photographs.held_out)\n",
+    "",
+)
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        pytest.param("images - images.mean((0, 2, 3), True)", "0.* alone and", id="batch"),
+        pytest.param("torch.nn.functional.dropout(images)", "alone again, by", id="chance"),
+    ],
+)
+def test_a_model_whose_answers_vary_makes_no_archive(
+    make_spec: MakeSpec, model_file: Path, tmp_path: Path, code: str, message: str
+) -> None:
+    text = model_file.read_text().replace("images.mean(dim=(2, 3))", f"({code})[:, :, 0, 0] * 9")
+    model_file.write_text(text)
+    spec = replace(make_spec(labels=["a", "b", "c"]), checks_answers=True)
+    with pytest.raises(WrongOption, match=message):
+        build_archive(spec, tmp_path)
+    assert not (tmp_path / "tiny.mar").exists()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,12 @@ import pytest
 import torch
 
 from offpath.archive import say_nothing
-from offpath.archive.model_probe import choose_activation, count_classes, find_output
+from offpath.archive.model_probe import (
+    check_repeatable,
+    choose_activation,
+    count_classes,
+    find_output,
+)
 from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.config import HandlerConfig
 from offpath.handler.image.geometry import InputGeometry
@@ -148,7 +153,9 @@ def photographs() -> np.ndarray:
     return np.stack([np.asarray(one.rgb.resize((32, 32))) for one in PHOTOGRAPHS[:12]])
 
 
-def choose(model: Tiny, photographs: np.ndarray, **handler: Any) -> tuple[str, list[str]]:
+def choose(
+    model: torch.nn.Module, photographs: np.ndarray, **handler: Any
+) -> tuple[str, list[str]]:
     """The activation, and what was said."""
     said: list[str] = []
     config = HandlerConfig.from_mapping({**SETTINGS, **handler}, environ={})
@@ -198,3 +205,81 @@ def test_activation_that_does_not_fit_is_one_line(
     assert kept == activation
     assert [line.startswith("warning: ") for line in said] == [True] * bool(doubt)
     assert all(doubt in line and "\n" not in line for line in said if doubt)
+
+
+class Varying(torch.nn.Module):
+    """A classifier with one layer that may compute with the batch or by chance."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.stem = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), layer, torch.nn.ReLU())
+        self.head = torch.nn.Linear(8, 4)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.stem(images).mean((2, 3)) * 20)
+
+
+class FunctionalDropout(torch.nn.Module):
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(features)
+
+
+class AlwaysOn(torch.nn.Dropout):
+    def train(self, mode: bool = True) -> torch.nn.Dropout:
+        return super().train(True)
+
+
+def trace_in_training() -> torch.nn.Module:
+    model = Varying(torch.nn.Dropout())
+    return torch.jit.trace(model, torch.rand(2, 3, 32, 32), check_trace=False)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        pytest.param(
+            lambda: Varying(torch.nn.BatchNorm2d(8, track_running_stats=False)),
+            r"before another, by layer 'stem.1' \(BatchNorm2d\)",
+            id="batch-norm",
+        ),
+        pytest.param(
+            lambda: Varying(FunctionalDropout()),
+            r"again, by the code of a forward",
+            id="functional",
+        ),
+        pytest.param(lambda: Varying(AlwaysOn()), "again, by layer 'stem.1' .Alw", id="dropout"),
+        pytest.param(trace_in_training, "again, by the code of a forward", id="traced"),
+        pytest.param(
+            lambda: Returns(lambda images: images.mean((2, 3)) - images.mean((0, 2, 3))),
+            "before another, by the code of a forward",
+            id="forward",
+        ),
+    ],
+)
+def test_model_whose_answers_vary_is_refused_with_the_layer(
+    photographs: np.ndarray, make: Callable[[], torch.nn.Module], message: str
+) -> None:
+    config = HandlerConfig.from_mapping(SETTINGS, environ={})
+    model = make()
+    with pytest.raises(WrongOption, match=f"{message}.*--set parity_bound=1 accepts"):
+        check_repeatable(model, config, photographs)
+    check_repeatable(model, replace(config, parity_bound=1.0), photographs)
+
+
+@pytest.mark.parametrize("layer", [torch.nn.BatchNorm2d(8), torch.nn.Dropout(), torch.nn.ReLU()])
+def test_model_whose_answers_stay_passes(photographs: np.ndarray, layer: torch.nn.Module) -> None:
+    config = HandlerConfig.from_mapping(SETTINGS, environ={})
+    check_repeatable(Varying(layer), config, photographs)
+
+
+def test_model_whose_scores_are_all_0_passes(photographs: np.ndarray) -> None:
+    config = HandlerConfig.from_mapping({**SETTINGS, "activation": "none"}, environ={})
+    check_repeatable(Returns(lambda images: images.mean((2, 3)) * 0), config, photographs)
+
+
+def test_model_that_fails_on_one_photograph_is_refused(photographs: np.ndarray) -> None:
+    norm = torch.nn.BatchNorm1d(3, track_running_stats=False)
+    with pytest.raises(WrongOption, match="fails on one alone.*running statistics"):
+        choose(Returns(lambda images: norm(images.mean((2, 3)))), photographs)

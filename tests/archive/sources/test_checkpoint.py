@@ -51,6 +51,21 @@ def prefixed(prefix: str) -> dict[str, torch.Tensor]:
         ),
         pytest.param(prefixed("module."), ["'module.'"], id="ddp"),
         pytest.param(prefixed("module._orig_mod."), ["'module._orig_mod.'"], id="ddp-of-compiled"),
+        pytest.param(prefixed("resnet."), ["'resnet.'"], id="any-prefix"),
+        pytest.param(
+            {
+                "criterion.pos_weight": torch.ones(4),
+                "criterion.weight": torch.ones(4),
+                **prefixed("model."),
+                **prefixed("ema.model."),
+                "train_acc.confmat": torch.zeros(4, 4),
+            },
+            [
+                "'model.'",
+                "criterion.pos_weight, criterion.weight, ema.model.conv.weight and 2 more",
+            ],
+            id="loss-average-and-metric-beside",
+        ),
     ],
 )
 def test_weights_are_found_and_what_was_taken_off_is_said(
@@ -69,6 +84,30 @@ def test_a_prefix_that_the_model_has_itself_stays(tmp_path: Path) -> None:
     torch.save(own, tmp_path / "a.pt")
     weights, said = read(tmp_path / "a.pt", frozenset(own))
     assert (weights.keys(), said) == (own.keys(), [])
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        pytest.param({"head.weight": torch.ones(5, 4)}, id="linear"),
+        pytest.param({"head.weight": torch.ones(4), "head.bias": torch.ones(4)}, id="norm"),
+    ],
+)
+def test_layer_beside_the_model_is_refused(tmp_path: Path, beside: dict[str, torch.Tensor]) -> None:
+    torch.save({**prefixed("backbone."), **beside}, tmp_path / "a.pt")
+    with pytest.raises(
+        WrongOption, match="begin with 'backbone.'.* layers beside: head.weight; write"
+    ):
+        read(tmp_path / "a.pt")
+
+
+def test_versions_of_modules_stay_with_the_weights(tmp_path: Path) -> None:
+    module = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 1), torch.nn.BatchNorm2d(2))
+    weights = torch.nn.ModuleDict({"module": module}).state_dict()
+    torch.save({"state_dict": weights}, tmp_path / "a.pt")
+    loaded = load_checkpoint(tmp_path / "a.pt")
+    found = find_state_dict(loaded, tmp_path / "a.pt", frozenset(module.state_dict()))
+    assert found._metadata == module.state_dict()._metadata
 
 
 def test_safetensors_are_read(tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from offpath.archive.build import save_weights
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.model_probe import count_classes
 from offpath.archive.sources.named_models import EMBEDDED, describe_model
 from offpath.errors import WrongOption
 from offpath.handler.image.geometry import InputGeometry
+from offpath.handler.model.weights import make_with_weights
 from tests.archive.conftest import load, run_definition
 
 
@@ -20,7 +22,7 @@ def test_embedded_model_has_a_thousand_classes_and_goes_with_every_preset(
     name: str,
 ) -> None:
     described = describe_model(name)
-    assert count_classes(described.define(None).make(), InputGeometry()) == 1000
+    assert count_classes(described.define({}).make(), InputGeometry()) == 1000
     for preset in ("cpu", "t4"):
         config = make_model_config(load_preset(preset), {}, described.handler)
         assert config.settings["handler"] == described.handler
@@ -40,6 +42,21 @@ def test_torchvision_model_takes_its_classes_from_the_weights(tmp_path: Path) ->
     assert any("preprocessing of its published weights" in line for line in said)
     made = run_definition(source, tmp_path)
     made.load_state_dict(dict(source.weights or {}))
+
+
+@pytest.mark.parametrize("kind", ["random", "ddp.pt", "plain.safetensors"])
+def test_model_that_asks_for_the_version_of_its_weights_loads(tmp_path: Path, kind: str) -> None:
+    from torchvision.models import get_model
+
+    weights, file = get_model("mnasnet0_5").state_dict(), tmp_path / kind
+    if kind == "ddp.pt":
+        ddp = torch.nn.ModuleDict({"module": get_model("mnasnet0_5")}).state_dict()
+        torch.save({"state_dict": ddp}, file)
+    elif kind == "plain.safetensors":
+        pytest.importorskip("safetensors.torch").save_file(dict(weights), file)
+    source, _ = load("torchvision:mnasnet0_5", kind if kind == "random" else str(file))
+    save_weights(source, tmp_path / "weights.pt")
+    make_with_weights(lambda: run_definition(source, tmp_path), str(tmp_path / "weights.pt"))
 
 
 def test_timm_model_takes_classes_and_channels_from_the_weights(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,17 @@ HOOKED = """
             state_dict["fc." + key[5:]] = state_dict.pop(key)
         super()._load_from_state_dict(state_dict, prefix, *args)
 """
+VERSIONED = """
+    _version = 2
+
+    def load_state_dict(self, state_dict, strict=True):
+        return super().load_state_dict(state_dict, strict)
+
+    def _load_from_state_dict(self, state_dict, prefix, metadata, *args):
+        if metadata.get("version", 1) < 2:
+            state_dict["fc.bias"] = state_dict["fc.bias"] + 1
+        super()._load_from_state_dict(state_dict, prefix, metadata, *args)
+"""
 OWN_EVAL = """
     def eval(self):
         self.train(False)
@@ -85,6 +97,12 @@ def make_weights() -> dict[str, torch.Tensor]:
 
 def rename(rule: Callable[[str], str]) -> dict[str, torch.Tensor]:
     return {rule(name): value for name, value in make_weights().items()}
+
+
+def give_version() -> dict[str, torch.Tensor]:
+    weights = OrderedDict(make_weights())
+    weights._metadata = {"": {"version": 2}}
+    return weights
 
 
 def lack_counters() -> dict[str, torch.Tensor]:
@@ -121,6 +139,8 @@ CONVERTED = {
         write_net(method=HOOKED),
         rename(lambda name: name.replace("fc.", "head.")),
     ),
+    "knows its version": (write_net(method=VERSIONED), give_version()),
+    "does not know its version": (write_net(method=VERSIONED), make_weights()),
     "before num_batches_tracked": (write_net(), lack_counters()),
     "lazy layer": (write_net(layer="torch.nn.LazyLinear(4)"), make_weights()),
     "own eval": (write_net(method=OWN_EVAL), make_weights()),
@@ -157,6 +177,41 @@ def test_a_checkpoint_that_its_class_cannot_load_is_refused(tmp_path: Path) -> N
     old = unpack(old, tmp_path / "unpacked")
     with pytest.raises(WrongOption, match="own load_state_dict fails with KeyError: 'ours'"):
         load_model_source(str(old.model), str(old.weights))
+
+
+POSITIONS = "self.pos_embed = torch.nn.Parameter(torch.zeros({}, 3))"
+AUX = {"AuxLogits.weight": torch.zeros(2)}
+HEAD = {"fc.1.weight": torch.zeros(4, 3), "fc.1.bias": torch.zeros(4)}
+
+
+@pytest.mark.parametrize(
+    ("init", "change", "message"),
+    [
+        pytest.param("", HEAD, "missing: fc.weight.*unexpected: fc.1.weight.*its head", id="head"),
+        pytest.param("", AUX, "unexpected: AuxLogits.weight; .* with aux_logits=True", id="aux"),
+        pytest.param(
+            "self.aux1 = torch.nn.Linear(1, 1)", {}, "missing: aux1.*aux_logits=False", id="no-aux"
+        ),
+        pytest.param(
+            POSITIONS.format(4),
+            {"pos_embed": torch.zeros(9, 3)},
+            r"pos_embed is \[9, 3\], .* for the image size of the training",
+            id="image-size",
+        ),
+        pytest.param("", {"criterion.p": torch.zeros(2)}, "unexpected: criterion.p;", id="other"),
+    ],
+)
+def test_weights_of_a_changed_model_say_what_to_write(
+    tmp_path: Path, init: str, change: dict[str, torch.Tensor], message: str
+) -> None:
+    (tmp_path / "net.py").write_text(write_net(init))
+    weights = {**make_weights(), **change}
+    if "fc.1.weight" in change:
+        del weights["fc.weight"], weights["fc.bias"]
+    prefixed = {f"model.{key}": value for key, value in weights.items()}
+    torch.save({**prefixed, "criterion.pos_weight": torch.ones(1)}, tmp_path / "net.pt")
+    with pytest.raises(WrongOption, match=message + ".*--model net.py:FUNCTION"):
+        load_model_source(str(tmp_path / "net.py"), str(tmp_path / "net.pt"))
 
 
 DOWNLOADS = {
