@@ -148,35 +148,32 @@ class Ask:
     """
 
     url: str
-    content: bytes | None
-    content_type: str
     timeout_s: float
+    content: bytes | None = None
+    content_type: str = ""
     pause_s: float = 0.0
 
     @property
     def arguments(self) -> dict[str, Any]:
         # A compressed reply of a megabyte may become gigabytes.
-        headers = {"content-type": self.content_type, "accept-encoding": "identity"}
-        if self.content is None:
-            del headers["content-type"]
+        headers = {"accept-encoding": "identity"}
+        if self.content is not None:
+            headers["content-type"] = self.content_type
         method = "GET" if self.content is None else "POST"
-        arguments = {"content": self.content, "headers": headers, "timeout": self.timeout_s}
-        return {"method": method, "url": self.url, **arguments}
+        sent = {"content": self.content, "headers": headers, "timeout": self.timeout_s}
+        return {"method": method, "url": self.url, **sent}
 
 
 class Answer:
     """A reply while it arrives. Its size is bounded, whatever the server sends."""
 
     def __init__(self, began_s: float, reply: httpx.Response) -> None:
-        self.status, self.headers, self.phrase = (
-            reply.status_code,
-            reply.headers,
-            reply.reason_phrase,
-        )
-        self.latency_ms, self.body = 0.0, bytearray()
-        self._began_s = began_s
+        self.status, self.headers = reply.status_code, reply.headers
+        self.phrase = reply.reason_phrase or f"status {self.status}"
+        self.body, self._began_s = bytearray(), began_s
         if reply.headers.get("content-encoding", "identity") != "identity":
             raise httpx.ReadError("the reply is compressed, which was not asked for")
+        self.add(b"")
 
     def add(self, part: bytes) -> None:
         self.body += part
@@ -268,7 +265,7 @@ class Conversation:
         if prediction.status == 404:
             # A front door lists its models; another kind of server may not.
             url = str(self.url.copy_with(path="/models"))
-            names = read_models((yield Ask(url, None, "", LOOK_UP_TIMEOUT_S))) or [DEFAULT_MODEL]
+            names = read_models((yield Ask(url, LOOK_UP_TIMEOUT_S))) or [DEFAULT_MODEL]
         elif NO_MODEL_NAMED in (prediction.error or ""):
             names = []
         else:
@@ -288,7 +285,7 @@ class Conversation:
         tries, pause_s = 1, 0.0
         while True:
             turn, url = self._turn, self.url
-            answer = yield Ask(f"{url}{path}", payload, content_type, self.timeout_s, pause_s)
+            answer = yield Ask(f"{url}{path}", self.timeout_s, payload, content_type, pause_s)
             if isinstance(answer, Answer):
                 if answer.status not in PASSING or tries > self.retries:
                     return parse_answer(answer, tries)
@@ -540,7 +537,7 @@ def parse_answer(answer: Answer, tries: int) -> Prediction:
         error = value["message"]
         error_type = value["type"] if isinstance(value.get("type"), str) else None
     else:
-        error = answer.phrase or f"status {answer.status}"
+        error = answer.phrase
     return Prediction(
         status=answer.status,
         labels=labels,
