@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from offpath.handler.prediction_log.record import Record
+from offpath.serving.log_tools.log_report import FIGURES
 from tests.offpath.conftest import Done, Run, read_json_keys
 from tests.support.pages import list_requests, read_page
 from tests.support.prediction_logs import write_log
@@ -51,16 +52,27 @@ def test_a_shadows_answers_are_compared_with_the_originals_by_request(
     uri = write_log(tmp_path / "out", records)
     found = compare(run, "--a", f"{uri},version=1", "--b", "version=2")
 
-    assert [found["sets"][side]["records"] for side in "ab"] == [5, 4]
-    assert found["sets"]["a"]["versions"] == {"m 1": 5}
-    assert found["errors"] == [["UndecodableImage", 1, 0]]
-    assert found["labels"] == [["cat", 4, 1], ["dog", 0, 2], ["fox", 0, 1]]
+    def rows(table: str, *columns: str) -> list[list[Any]]:
+        return [[row[name] for name in columns] for row in found[table]]
+
+    assert rows("sets", "side", "version", "records") == [["a", "m 1", 5], ["b", "m 2", 4]]
+    assert rows("errors", "error", "a", "b", "share_a") == [
+        ["(none)", 4, 4, 0.8],
+        ["UndecodableImage", 1, 0, 0.2],
+    ]
+    assert rows("labels", "label", "a", "b") == [["cat", 4, 1], ["dog", 0, 2], ["fox", 0, 1]]
     figures = found["figures"]
+    assert list(figures) == list(FIGURES)
+    assert (figures["requests_a"], figures["requests_b"]) == (5, 4)
     assert (figures["pairs"], figures["disagreement"]) == (4, 0.75)
     assert (figures["error_share_a"], figures["error_share_b"]) == (0.2, 0)
-    assert found["disagreements"] == [["cat", "dog", 2], ["UndecodableImage", "fox", 1]]
-    assert found["spreads"]["payload bytes"]["a"][3] == 1000
-    assert found["spreads"]["decode ms"]["b"][3] == 6.0
+    assert rows("disagreements", "a", "b", "pairs", "share_of_pairs") == [
+        ["cat", "dog", 2, 0.5],
+        ["UndecodableImage", "fox", 1, 0.25],
+    ]
+    spreads = {row["quantity"]: row for row in found["spreads"]}
+    assert [spreads["payload_bytes"][f"mean_{side}"] for side in "ab"] == [200, 250]
+    assert (spreads["decode_ms"]["mean_a"], spreads["decode_ms"]["mean_b"]) == (2, 6)
     # A record in both sets is not compared with itself.
     assert compare(run, "--a", uri, "--b", uri)["figures"]["pairs"] == 8
 
@@ -85,16 +97,17 @@ def test_a_change_between_two_periods_ends_with_1_if_asked(run: Run, two_weeks: 
     early = f"{two_weeks},until=2026-11-15,model=m"
     sets = ("--a", early, "--b", "since=2026-11-15,model=m")
     found = compare(run, *sets)
-    assert [found["sets"][side]["records"] for side in "ab"] == [400, 400]
-    assert found["sets"]["b"]["first"] == "2026-11-17T12:00:00Z"
+    assert [row["records"] for row in found["sets"]] == [400, 400]
+    assert found["sets"][1]["first"] == "2026-11-17T12:00:00Z"
     assert found["figures"]["pairs"] == 0
     # (0.874 - 0.5) ln(0.874 / 0.5) + (0.126 - 0.5) ln(0.126 / 0.5), with half a record per bin. The
     # 95 % point of chi-squared with one degree of freedom is 3.841.
-    distance = found["distances"]["label"]
+    distances = {row["name"]: row for row in found["distances"]}
+    distance = distances["label"]
     assert distance["psi"] == pytest.approx(0.72471, abs=1e-4)
     assert distance["noise"] == pytest.approx(3.841 * 2 / 400, rel=0.03)
     assert (distance["bins"], distance["values_a"], distance["values_b"]) == (2, 400, 400)
-    assert found["distances"]["score"]["psi"] == 0
+    assert (distances["score"]["psi"], distances["score"]["change"]) == (0, "within noise")
 
     def judge(conditions: list[str], *chosen: str) -> Done:
         options = [part for text in conditions for part in ("--fail-if", text)]
@@ -126,4 +139,4 @@ def test_the_page_loads_nothing_and_shows_strange_texts_as_texts(run: Run, tmp_p
     assert list_requests(html) == []
     texts = read_page(html).texts
     assert sum("<script>alert" in text for text in texts) >= 4
-    assert "A" in texts and "1 pairs of a record" in "".join(texts)
+    assert "Different answers to the same request" in texts

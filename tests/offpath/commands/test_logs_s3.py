@@ -95,4 +95,4 @@ def test_two_workers_and_a_ship_from_outside_deliver_everything_once(
     sets = ("--a", uri, "--b", "since=1h", "--fail-if", f"requests_b<{len(counts)}")
     report = run_logs("report", *sets, "--json", **store)
     assert report.code == 0, report.err
-    assert json.loads(report.out)["sets"]["a"]["records"] == len(counts)
+    assert json.loads(report.out)["figures"]["requests_a"] == len(counts)
