@@ -52,7 +52,7 @@ INPUT_SETTINGS = (
     *("image_size", "resize_size", "resize", "interpolation"),
     *("channels", "channel_order", "pixel_scale", "mean", "std", "fill"),
 )
-# What a thin client needs to know of them, and of decoding, to send the pixels that the model takes.
+# What a thin client must know of them, and of decoding, to send the pixels that the model takes.
 THIN_SETTINGS = (
     *("image_size", "resize_size", "resize", "interpolation", "channels", "channel_order", "fill"),
     *("exif_orientation", "decode", "scale_margin"),

@@ -38,7 +38,7 @@ def encode_prediction(predictions: list[tuple[str, float]]) -> Reply:
 
 
 def encode_error(error: ItemError) -> Reply:
-    """Encodes `{"code", "type", "message"}`, the form of TorchServe's own errors, and its fields."""
+    """Encodes `{"code", "type", "message"}`, as TorchServe's own errors, and the error's fields."""
     body = {"code": error.status, "type": error.type, "message": error.message, **error.fields}
     return Reply(error.status, error.phrase, _encode(body))
 

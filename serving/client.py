@@ -187,7 +187,7 @@ Steps = Generator[Ask, Any, Prediction]
 
 
 class Conversation:
-    """What both clients ask, and how they read the answers; subclasses only send.
+    """Makes the requests of both clients and reads the replies; subclasses only send.
 
     Args:
         base_url: TorchServe's inference address. With several addresses, the next one is asked

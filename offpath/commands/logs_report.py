@@ -25,6 +25,7 @@ from offpath.serving.log_tools.log_report import (
     parse_set,
 )
 from offpath.serving.log_tools.reading import describe_damage
+from offpath.serving.printable import printable
 
 CONDITION = re.compile(r"\s*([\w.]+)\s*([<>])\s*(\S+)\s*")
 # Table -> its heading, and how many of its columns are texts.
@@ -145,6 +146,8 @@ def report(
     if as_json:
         click.echo(json.dumps({"named": named, **tables, "figures": figures, "damage": damage}))
     else:
+        for side, text in named.items():
+            click.echo(printable(f"{side} {text}"))
         from offpath.profiling.report.terminal import print_document
 
         print_document(document, Console())

@@ -128,7 +128,7 @@ def read_records(
         keys = sorted(found)
         if not keys and store.is_empty():
             raise WrongOption(
-                f"there is no prediction log at {store.uri!r}: nothing there begins with dt=; check "
+                f"there is no prediction log at {store.uri!r}: no name begins with dt=; check "
                 "bucket and prefix, or wait until a worker has delivered its first records"
             )
         for done, (key, lines) in enumerate(get_all(store, keys), start=1):
