@@ -150,15 +150,13 @@ class Ask:
     url: str
     timeout_s: float
     content: bytes | None = None
-    content_type: str = ""
+    content_type: str = IMAGE_CONTENT_TYPE
     pause_s: float = 0.0
 
     @property
     def arguments(self) -> dict[str, Any]:
         # A compressed reply of a megabyte may become gigabytes.
-        headers = {"accept-encoding": "identity"}
-        if self.content is not None:
-            headers["content-type"] = self.content_type
+        headers = {"accept-encoding": "identity", "content-type": self.content_type}
         method = "GET" if self.content is None else "POST"
         sent = {"content": self.content, "headers": headers, "timeout": self.timeout_s}
         return {"method": method, "url": self.url, **sent}
@@ -187,23 +185,7 @@ Steps = Generator[Ask, Any, Prediction]
 
 
 class Conversation:
-    """Makes the requests of both clients and reads the replies; subclasses only send.
-
-    Args:
-        base_url: TorchServe's inference address. With several addresses, the next one is asked
-            when one fails, and stays in use.
-        model: name of the model; None takes the server's only model.
-        thin: decode and resize here as the model's archive says, and send uint8 pixels (150 kB for
-            224 px) instead of the file. If the model takes other pixels than those of the default
-            settings, its first reply says which, and the image is sent again.
-        timeout_s: time-out of one reply, from connecting to its last byte.
-        headers: headers of each request, such as an authorization.
-        verify: check that a TLS certificate is trusted and fits the host. A context trusts what it
-            has loaded, such as a private certificate authority.
-        retries: number of further attempts when no reply, or a status of PASSING, arrives. Another
-            host is asked at once, the same host after a pause. Repeating a prediction is safe: it
-            changes nothing on the server.
-    """
+    """Makes the requests of both clients and reads the replies; subclasses only send."""
 
     def __init__(
         self,
@@ -300,9 +282,23 @@ class Conversation:
 
 
 class Client(Conversation):
-    """Sends images to one model over kept connections. Threads may share it."""
+    """Sends images to one model over kept connections. Threads may share it.
 
-    __doc__ += (Conversation.__doc__ or "").partition(".")[2]
+    Args:
+        base_url: TorchServe's inference address. With several addresses, the next one is asked
+            when one fails, and stays in use.
+        model: name of the model; None takes the server's only model.
+        thin: decode and resize here as the model's archive says, and send uint8 pixels (150 kB for
+            224 px) instead of the file. If the model takes other pixels than those of the default
+            settings, its first reply says which, and the image is sent again.
+        timeout_s: time-out of one reply, from connecting to its last byte.
+        headers: headers of each request, such as an authorization.
+        verify: check that a TLS certificate is trusted and fits the host. A context trusts what it
+            has loaded, such as a private certificate authority.
+        retries: number of further attempts when no reply, or a status of PASSING, arrives. Another
+            host is asked at once, the same host after a pause. Repeating a prediction is safe: it
+            changes nothing on the server.
+    """
 
     def _open(self, headers: dict[str, str] | None, verify: bool | ssl.SSLContext) -> None:
         self._transport = DeadlineTransport(verify)
@@ -375,9 +371,7 @@ class Client(Conversation):
 
 
 class AsyncClient(Conversation):
-    """The same for asyncio. Files are read, and images decoded, on threads beside the loop."""
-
-    __doc__ += (Conversation.__doc__ or "").partition(".")[2]
+    """A `Client` for asyncio. Files are read, and images decoded, on threads beside the loop."""
 
     def _open(self, headers: dict[str, str] | None, verify: bool | ssl.SSLContext) -> None:
         limits = httpx.Limits(max_connections=None)

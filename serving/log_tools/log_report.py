@@ -213,7 +213,9 @@ def _in_utc(moment: datetime) -> datetime:
 
 def _format_line(record: Mapping[str, Any]) -> str:
     """Writes a record as JSON that DuckDB accepts."""
-    record = {**record, "inference_time": _in_utc(parse_iso(record["inference_time"])).isoformat()}
+    if not record["inference_time"].endswith("Z"):  # DuckDB reads over another zone
+        moment = _in_utc(parse_iso(record["inference_time"])).isoformat()
+        record = {**record, "inference_time": moment}
     try:
         return orjson.dumps(record).decode()
     except orjson.JSONEncodeError:  # a lone surrogate, or a number of more than 64 bits

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import itertools
 import socket
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 # More than any test waits.
 LONG_S = 60.0
-
-
-def drip(text: bytes, before: bytes = b"") -> Iterator[bytes]:
-    """Yields `before`, and then for ever a little of a text."""
-    yield before
-    yield from itertools.repeat(text)
 
 
 def with_length(body: bytes, *headers: bytes) -> bytes:
@@ -29,22 +22,22 @@ def with_length(body: bytes, *headers: bytes) -> bytes:
 
 
 BOMB = gzip.compress(bytes(1 << 28))
-# Name -> the pieces of a reply, and the seconds between two of them.
-HOSTILE_REPLIES: dict[str, tuple[Iterable[bytes], float]] = {
-    "dripping-body": (drip(b"1\r\n[\r\n", HEAD + b"transfer-encoding: chunked\r\n\r\n"), 0.05),
-    "dripping-headers": (drip(b"a", b"HTTP/1.1 200 OK\r\nx-a: "), 0.05),
-    "endless-informational": (drip(b"HTTP/1.1 102 Processing\r\n\r\n"), 0.05),
-    "endless-body": (
-        drip(b"10000\r\n%s\r\n" % (b"[" * 65536), HEAD + b"transfer-encoding: chunked\r\n\r\n"),
-        0.0,
-    ),
-    "gzip-bomb": ([with_length(BOMB, b"content-encoding: gzip")], 0.0),
+LATE = "timed out|it took longer than"
+CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+CHUNK = b"10000\r\n%s\r\n" % (b"[" * 65536)
+# Name -> how a reply begins, what follows for ever, the seconds between, and what a client says.
+HOSTILE_REPLIES: dict[str, tuple[bytes, bytes, float, str]] = {
+    "dripping-body": (CHUNKED, b"1\r\n[\r\n", 0.05, LATE),
+    "dripping-headers": (b"HTTP/1.1 200 OK\r\nx-a: ", b"a", 0.05, LATE),
+    "endless-informational": (b"", b"HTTP/1.1 102 Processing\r\n\r\n", 0.05, LATE),
+    "endless-body": (CHUNKED, CHUNK, 0.0, "the reply has more than"),
+    "gzip-bomb": (with_length(BOMB, b"content-encoding: gzip"), b"", 0.0, "is compressed"),
 }
 
 
 @contextmanager
-def hostile_server(pieces: Iterable[bytes], pause_s: float = 0.0) -> Iterator[str]:
-    """Yields the URL of a server that answers every request with these pieces."""
+def hostile_server(reply: bytes, again: bytes = b"", pause_s: float = 0.0) -> Iterator[str]:
+    """Yields the URL of a server whose every reply begins with `reply`, and `again` for ever."""
     ended = threading.Event()
 
     def answer(connection: socket.socket) -> None:
@@ -52,11 +45,9 @@ def hostile_server(pieces: Iterable[bytes], pause_s: float = 0.0) -> Iterator[st
             received = connection.recv(1 << 20)
             while b"\r\n\r\n" not in received:
                 received += connection.recv(1 << 20)
-            for piece in pieces:
-                connection.sendall(piece)
-                if ended.wait(pause_s):
-                    return
-            ended.wait(LONG_S)
+            connection.sendall(reply)
+            while not ended.wait(pause_s if again else LONG_S):
+                connection.sendall(again)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

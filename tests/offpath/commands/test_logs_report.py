@@ -47,7 +47,7 @@ def test_a_shadows_answers_are_compared_with_the_originals_by_request(
         answer("sure~copy", "2", "dog", 0.97),
         Record("broken", DAY.format(day=20), "m", "1", **error),
         answer("broken", "2", "fox", 0.4),
-        answer("alone", "1", "cat", 0.7),
+        Record("alone", "2026-11-20T14:00:00+02:00", "m", "1", predictions=[("cat", 0.7)]),
     ]
     uri = write_log(tmp_path / "out", records)
     found = compare(run, "--a", f"{uri},version=1", "--b", "version=2")
@@ -73,6 +73,8 @@ def test_a_shadows_answers_are_compared_with_the_originals_by_request(
     spreads = {row["quantity"]: row for row in found["spreads"]}
     assert [spreads["payload_bytes"][f"mean_{side}"] for side in "ab"] == [200, 250]
     assert (spreads["decode_ms"]["mean_a"], spreads["decode_ms"]["mean_b"]) == (2, 6)
+    # Another zone is another writer's.
+    assert rows("sets", "first", "last") == [["2026-11-20T12:00:00Z"] * 2] * 2
     # A record in both sets is not compared with itself.
     assert compare(run, "--a", uri, "--b", uri)["figures"]["pairs"] == 8
 
