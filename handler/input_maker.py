@@ -10,13 +10,15 @@ import time
 import warnings
 from pathlib import Path
 
+import orjson
+
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import BadTensor
 from offpath.handler.image.decode import Pixels, decode_image
 from offpath.handler.image.formats import Payload
 from offpath.handler.image.torch_transform import transform_with_torch
 from offpath.handler.image.transform import transform_image
-from offpath.handler.request.npy import NPY_MAGIC, format_settings, read_npy
+from offpath.handler.request.npy import NPY_MAGIC, read_npy
 
 MAPPED_LIBTIFF = re.compile(r" (/\S*libtiff\S*)$", re.MULTILINE)
 
@@ -27,7 +29,7 @@ class InputMaker:
     def __init__(self, config: HandlerConfig) -> None:
         self._options, self._geometry = config.decode_options, config.input_geometry
         self._settings = config.thin_settings
-        self._made_for = format_settings(self._settings)
+        self._made_for = orjson.dumps(self._settings)
         is_exact = config.decode == "exact"
         self._transform = transform_image if is_exact else transform_with_torch
 

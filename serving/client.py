@@ -28,12 +28,12 @@ from urllib.parse import quote
 
 import httpx
 import numpy as np
+import orjson
 
 from offpath.handler.config import THIN_SETTINGS, HandlerConfig
 from offpath.handler.errors import BadTensor, ItemError
 from offpath.handler.image.decode import decode_image
 from offpath.handler.image.transform import transform_image
-from offpath.handler.request.npy import format_settings
 from offpath.handler.wire_names import REQUEST_ID_HEADER
 from offpath.serving.reply_deadline import DeadlineTransport
 from offpath.serving.storage import read_regular_file
@@ -470,7 +470,7 @@ def make_npy(payload: bytes, settings: HandlerConfig = HandlerConfig()) -> bytes
     image = decode_image(payload, settings.decode_options)
     file = io.BytesIO()
     np.save(file, transform_image(image, settings.input_geometry), allow_pickle=False)
-    return file.getvalue() + format_settings(settings.thin_settings)
+    return file.getvalue() + orjson.dumps(settings.thin_settings)
 
 
 def read_input(prediction: Prediction) -> HandlerConfig | None:

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import orjson
 
 from offpath.handler.errors import BadTensor
 from offpath.handler.image.decode import Pixels
@@ -30,17 +28,12 @@ MAX_NPY_HEADER_BYTES = 16_384
 MAX_CLAIM_BYTES = 4096
 
 
-def format_settings(settings: Mapping[str, Any]) -> bytes:
-    """Writes the settings of a model's input (`HandlerConfig.thin_settings`) behind an array."""
-    return orjson.dumps(settings)
-
-
 def read_npy(payload: Payload, expected: tuple[int, int, int], made_for: bytes = b"") -> Pixels:
     """Reads a thin client's array: uint8 [height, width, channels], never pickled.
 
     Args:
-        made_for: the model's settings as `format_settings` writes them. A client of ours appends
-            those that it followed to the array, where NumPy ignores them.
+        made_for: the model's `HandlerConfig.thin_settings` as JSON. A client of ours appends those
+            that it followed to the array, where NumPy ignores them.
 
     Raises:
         BadTensor: the array has another shape or dtype, holds pickled objects, or is broken, or it
