@@ -52,6 +52,11 @@ INPUT_SETTINGS = (
     *("image_size", "resize_size", "resize", "interpolation"),
     *("channels", "channel_order", "pixel_scale", "mean", "std", "fill"),
 )
+# What a thin client must know of them, and of decoding, to send the pixels that the model takes.
+THIN_SETTINGS = (
+    *("image_size", "resize_size", "resize", "interpolation", "channels", "channel_order", "fill"),
+    *("exif_orientation", "decode", "scale_margin"),
+)
 # Pillow refuses more in any case (twice PIL.Image.MAX_IMAGE_PIXELS).
 MOST_PIXELS = 178_956_970
 # Longest float32 in JSON, with its comma.
@@ -148,6 +153,10 @@ class HandlerConfig:
             exif_orientation=self.exif_orientation,
             max_pixels=self.max_pixels,
         )
+
+    @property
+    def thin_settings(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in THIN_SETTINGS}
 
     @property
     def input_geometry(self) -> InputGeometry:

@@ -6,6 +6,9 @@ and nothing else. Details of bugs go to the worker's log.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from offpath.handler.error_kinds import OF_ITEMS
 
 KINDS = {kind.type: kind for kind in OF_ITEMS}
@@ -24,11 +27,13 @@ class ItemError(Exception):
         phrase: reason phrase, ASCII (`ErrorKind.text`).
         is_passing: the reply gets a `Retry-After`.
         message: what was wrong and what is accepted, for the body of the reply.
+        fields: further fields of that body.
     """
 
     status = 400
     phrase = "bad request"
     is_passing = False
+    fields: Mapping[str, Any] = {}
 
     def __init_subclass__(cls) -> None:
         if cls.__module__ == __name__:
@@ -120,7 +125,7 @@ class DeadlineExceeded(ItemError):
 
 
 class BadTensor(ItemError):
-    """The shape or dtype of an npy payload is not that of the model's input."""
+    """An npy payload has not the model's shape or dtype, or was made for another model's input."""
 
 
 class ModelOutOfMemory(ItemError):

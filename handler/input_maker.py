@@ -10,7 +10,10 @@ import time
 import warnings
 from pathlib import Path
 
+import orjson
+
 from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import BadTensor
 from offpath.handler.image.decode import Pixels, decode_image
 from offpath.handler.image.formats import Payload
 from offpath.handler.image.torch_transform import transform_with_torch
@@ -25,6 +28,8 @@ class InputMaker:
 
     def __init__(self, config: HandlerConfig) -> None:
         self._options, self._geometry = config.decode_options, config.input_geometry
+        self._settings = config.thin_settings
+        self._made_for = orjson.dumps(self._settings)
         is_exact = config.decode == "exact"
         self._transform = transform_image if is_exact else transform_with_torch
 
@@ -37,7 +42,12 @@ class InputMaker:
             ItemError: the payload is no image, or decoding it costs too much.
         """
         if payload[:6] == NPY_MAGIC:
-            return read_npy(payload, self._geometry.shape), time.perf_counter()
+            try:
+                pixels = read_npy(payload, self._geometry.shape, self._made_for)
+            except BadTensor as error:
+                error.fields = {"input": self._settings}
+                raise
+            return pixels, time.perf_counter()
         image = decode_image(payload, self._options)
         decoded = time.perf_counter()
         return self._transform(image, self._geometry), decoded

@@ -38,8 +38,8 @@ def encode_prediction(predictions: list[tuple[str, float]]) -> Reply:
 
 
 def encode_error(error: ItemError) -> Reply:
-    """Encodes `{"code", "type", "message"}`, the form of TorchServe's own errors."""
-    body = {"code": error.status, "type": error.type, "message": error.message}
+    """Encodes `{"code", "type", "message"}`, as TorchServe's own errors, and the error's fields."""
+    body = {"code": error.status, "type": error.type, "message": error.message, **error.fields}
     return Reply(error.status, error.phrase, _encode(body))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from offpath.serving.client import (
+    AsyncClient,
     Client,
     ModelNotNamed,
     Prediction,
@@ -10,4 +11,11 @@ from offpath.serving.client import (
     ServerUnreachable,
 )
 
-__all__ = ["Client", "ModelNotNamed", "Prediction", "ServerError", "ServerUnreachable"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "ModelNotNamed",
+    "Prediction",
+    "ServerError",
+    "ServerUnreachable",
+]

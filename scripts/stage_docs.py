@@ -58,6 +58,7 @@ A handler of your own is a subclass of `OffpathClassifier`: [your handler](your-
 # Name -> option of mkdocstrings.
 CLASSES: dict[str, str] = {
     "offpath.serving.client.Client": "",
+    "offpath.serving.client.AsyncClient": "",
     "offpath.serving.client.Prediction": "",
     "offpath.serving.client.ServerError": "",
     "offpath.serving.client.ServerUnreachable": "",

@@ -4,26 +4,39 @@ from offpath.client import Client
 
 with Client("http://127.0.0.1:8080") as client:
     print(client.predict("photo.jpg").labels)
+
+A server is not trusted: its replies are bounded in size, time and nesting.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
+import json
 import random
 import ssl
+import sys
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import httpx
 import numpy as np
+import orjson
 
-from offpath.handler.image.decode import SCALE_MARGIN, DecodeOptions, decode_image
-from offpath.handler.image.geometry import InputGeometry
+from offpath.handler.config import THIN_SETTINGS, HandlerConfig
+from offpath.handler.errors import BadTensor, ItemError
+from offpath.handler.image.decode import decode_image
 from offpath.handler.image.transform import transform_image
 from offpath.handler.wire_names import REQUEST_ID_HEADER
+from offpath.serving.reply_deadline import DeadlineTransport
+from offpath.serving.storage import read_regular_file
 
 INVOCATIONS = "/invocations"
 NPY_CONTENT_TYPE = "application/x-npy"
@@ -37,6 +50,13 @@ LOOK_UP_TIMEOUT_S = 5.0
 # worker dies, and Ray Serve's proxy says 500 where others say 502 to 504.
 PASSING = (429, 500, 502, 503, 504)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+# A server sends at most 6.5 MB unless its owner raises max_response_bytes.
+MAX_REPLY_BYTES = 16 << 20
+LISTED_MODELS = 20
+# How many kinds of input are tried for one image; a canary's may differ from its model's.
+MAX_INPUTS = 3
+
+Image = str | Path | bytes
 
 
 @dataclass(frozen=True)
@@ -44,7 +64,7 @@ class Prediction:
     """One reply of a server.
 
     Attributes:
-        status: HTTP status.
+        status: HTTP status; 0 if the image was not sent, because it cannot be read or decoded.
         labels: (label, probability), best first; empty unless the status is 200 and the body is
             a classifier's.
         error: the server's message; None with status 200.
@@ -71,9 +91,17 @@ class Prediction:
     def is_ok(self) -> bool:
         return self.status == 200
 
+    def json(self) -> Any:
+        """Parses the body, such as a custom handler's answer.
+
+        Raises:
+            ValueError: the body is not JSON, or is nested too deeply.
+        """
+        return parse_json(self.body)
+
 
 class ServerUnreachable(Exception):
-    """No reply arrived: nothing listens at the address, or the reply took too long."""
+    """No usable reply arrived: nothing listens, or the reply took too long or is too large."""
 
 
 class ModelNotNamed(Exception):
@@ -85,7 +113,7 @@ class ModelNotNamed(Exception):
 
     def __init__(self, names: list[str]) -> None:
         super().__init__(
-            f"the server has several models; name one of {', '.join(names)}"
+            f"the server has several models; name one of {', '.join(names[:LISTED_MODELS])}"
             if names
             else "the server does not list its models; name the model"
         )
@@ -109,16 +137,161 @@ class ServerError(Exception):
         super().__init__(f"{self.code} {self.type}: {self.message}".replace(" :", ":"))
 
 
-class Client:
-    """Sends images to one model over a kept connection.
+@dataclass(frozen=True)
+class Ask:
+    """A request that a client has to send.
+
+    Attributes:
+        content: the body; None sends a GET.
+        timeout_s: time from connecting to the last byte of the reply.
+        pause_s: time to wait before.
+    """
+
+    url: str
+    timeout_s: float
+    content: bytes | None = None
+    content_type: str = IMAGE_CONTENT_TYPE
+    pause_s: float = 0.0
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        # A compressed reply of a megabyte may become gigabytes.
+        headers = {"accept-encoding": "identity", "content-type": self.content_type}
+        method = "GET" if self.content is None else "POST"
+        sent = {"content": self.content, "headers": headers, "timeout": self.timeout_s}
+        return {"method": method, "url": self.url, **sent}
+
+
+class Answer:
+    """A reply while it arrives. Its size is bounded, whatever the server sends."""
+
+    def __init__(self, began_s: float, reply: httpx.Response) -> None:
+        self.status, self.headers = reply.status_code, reply.headers
+        self.phrase = reply.reason_phrase or f"status {self.status}"
+        self.body, self._began_s = bytearray(), began_s
+        if reply.headers.get("content-encoding", "identity") != "identity":
+            raise httpx.ReadError("the reply is compressed, which was not asked for")
+        self.add(b"")
+
+    def add(self, part: bytes) -> None:
+        self.body += part
+        self.latency_ms = (time.perf_counter() - self._began_s) * 1e3
+        if len(self.body) > MAX_REPLY_BYTES:
+            raise httpx.ReadError(f"the reply has more than {MAX_REPLY_BYTES} bytes")
+
+
+# What a client asks for one image: yields requests, gets an Answer or why there is none.
+Steps = Generator[Ask, Any, Prediction]
+
+
+class Conversation:
+    """Makes the requests of both clients and reads the replies; subclasses only send."""
+
+    def __init__(
+        self,
+        base_url: str | Sequence[str] = "http://127.0.0.1:8080",
+        model: str | None = None,
+        thin: bool = False,
+        timeout_s: float = 60.0,
+        headers: dict[str, str] | None = None,
+        verify: bool | ssl.SSLContext = True,
+        retries: int = 0,
+    ) -> None:
+        self.thin, self.retries, self.timeout_s = thin, retries, timeout_s
+        urls = [base_url] if isinstance(base_url, str) else base_url
+        self._urls = [httpx.URL(url.rstrip("/")) for url in urls]
+        self._turn = 0
+        # SageMaker's path, which TorchServe leads to the model that it was started with.
+        self._path = make_path(model) if model else INVOCATIONS
+        self._input = HandlerConfig()
+        self._open(headers, verify)
+
+    def _open(self, headers: dict[str, str] | None, verify: bool | ssl.SSLContext) -> None:
+        raise NotImplementedError
+
+    @property
+    def url(self) -> httpx.URL:
+        """Address of the host that is asked next."""
+        return self._urls[self._turn % len(self._urls)]
+
+    def _predict(self, image: Image) -> Steps:
+        prediction = yield from self._classify(image)
+        if not prediction.is_ok:
+            raise ServerError(prediction)
+        return prediction
+
+    def _try_predict(self, image: Image) -> Steps:
+        try:
+            return (yield from self._classify(image))
+        except (OSError, ItemError) as error:
+            return Prediction(0, error=str(error))
+
+    def _classify(self, image: Image) -> Steps:
+        payload = image if isinstance(image, bytes) else read_regular_file(Path(image), sys.maxsize)
+        if not self.thin:
+            return (yield from self._ask_model(payload, IMAGE_CONTENT_TYPE))
+        for _ in range(MAX_INPUTS):
+            npy = make_npy(payload, self._input)
+            prediction = yield from self._ask_model(npy, NPY_CONTENT_TYPE)
+            wanted = read_input(prediction)
+            if wanted is None:
+                break
+            self._input = wanted
+        return prediction
+
+    def _ask_model(self, payload: bytes, content_type: str) -> Steps:
+        """Asks the model; without a name, asks for the names of the server's models first."""
+        prediction = yield from self._ask(self._path, payload, content_type)
+        if self._path != INVOCATIONS or prediction.status not in (400, 404):
+            return prediction
+        if prediction.status == 404:
+            # A front door lists its models; another kind of server may not.
+            url = str(self.url.copy_with(path="/models"))
+            names = read_models((yield Ask(url, LOOK_UP_TIMEOUT_S))) or [DEFAULT_MODEL]
+        elif NO_MODEL_NAMED in (prediction.error or ""):
+            names = []
+        else:
+            return prediction
+        if len(names) != 1:
+            raise ModelNotNamed(names)
+        path = make_path(names[0])
+        named = yield from self._ask(path, payload, content_type)
+        if named.is_ok:
+            self._path = path
+        elif prediction.status == named.status == 404:
+            raise ModelNotNamed([])
+        return named
+
+    def _ask(self, path: str, payload: bytes, content_type: str) -> Steps:
+        """Asks until a final status arrives, or the tries are used up."""
+        tries, pause_s = 1, 0.0
+        while True:
+            turn, url = self._turn, self.url
+            answer = yield Ask(f"{url}{path}", self.timeout_s, payload, content_type, pause_s)
+            if isinstance(answer, Answer):
+                if answer.status not in PASSING or tries > self.retries:
+                    return parse_answer(answer, tries)
+            elif tries > self.retries:
+                why = str(answer) or f"it took longer than {self.timeout_s:g} s"
+                raise ServerUnreachable(f"no answer from {url}: {why}") from answer
+            # Set, not incremented: another thread may have met the same failure.
+            self._turn = turn + 1
+            rounds, is_within = divmod(tries, len(self._urls))
+            pause_s = 0.0 if is_within else make_pause_s(rounds)
+            tries += 1
+
+
+class Client(Conversation):
+    """Sends images to one model over kept connections. Threads may share it.
 
     Args:
         base_url: TorchServe's inference address. With several addresses, the next one is asked
             when one fails, and stays in use.
         model: name of the model; None takes the server's only model.
-        thin: decode and resize here, and send uint8 pixels (150 kB for 224 px) instead of the file.
-        geometry: the model's preprocessing, for `thin`.
-        timeout_s: time-out of one reply.
+        thin: decode and resize here as the model's archive says, and send uint8 pixels (150 kB for
+            224 px) instead of the file. If the model takes other pixels than those of the default
+            settings, its first reply says which, and the image is sent again.
+        timeout_s: time-out of one reply, from connecting to its last byte.
         headers: headers of each request, such as an authorization.
         verify: check that a TLS certificate is trusted and fits the host. A context trusts what it
             has loaded, such as a private certificate authority.
@@ -127,27 +300,9 @@ class Client:
             changes nothing on the server.
     """
 
-    def __init__(
-        self,
-        base_url: str | Sequence[str] = "http://127.0.0.1:8080",
-        model: str | None = None,
-        thin: bool = False,
-        geometry: InputGeometry = InputGeometry(),
-        timeout_s: float = 60.0,
-        headers: dict[str, str] | None = None,
-        verify: bool | ssl.SSLContext = True,
-        retries: int = 0,
-    ) -> None:
-        self.thin, self.retries = thin, retries
-        self._geometry = geometry
-        urls = [base_url] if isinstance(base_url, str) else base_url
-        self._urls = [httpx.URL(url.rstrip("/")) for url in urls]
-        self._turn = 0
-        # SageMaker's path, which TorchServe leads to the model that it was started with.
-        self._path = f"/predictions/{model}" if model else INVOCATIONS
-        self._http = httpx.Client(
-            timeout=timeout_s, headers=headers, trust_env=False, verify=verify
-        )
+    def _open(self, headers: dict[str, str] | None, verify: bool | ssl.SSLContext) -> None:
+        self._transport = DeadlineTransport(verify)
+        self._http = httpx.Client(headers=headers, trust_env=False, transport=self._transport)
 
     def __enter__(self) -> Client:
         return self
@@ -158,7 +313,7 @@ class Client:
     def close(self) -> None:
         self._http.close()
 
-    def predict(self, image: str | Path | bytes) -> Prediction:
+    def predict(self, image: Image) -> Prediction:
         """Classifies one image.
 
         Args:
@@ -167,82 +322,136 @@ class Client:
         Raises:
             ServerError: the server refused the image or failed.
             OSError: the file cannot be read.
-            ServerUnreachable: no reply arrived.
+            ServerUnreachable: no usable reply arrived.
             ModelNotNamed: the server has several models, or does not list them.
             offpath.handler.errors.ItemError: the image cannot be decoded (only with `thin`).
         """
-        prediction = self.try_predict(image)
-        if not prediction.is_ok:
-            raise ServerError(prediction)
+        return self._run(self._predict(image))
+
+    def try_predict(self, image: Image) -> Prediction:
+        """Classifies one image like `predict`, but returns an error as a Prediction."""
+        return self._run(self._try_predict(image))
+
+    def predict_many(self, images: Iterable[Image], at_once: int = 8) -> Iterator[Prediction]:
+        """Yields the predictions of `try_predict` in the order of the images.
+
+        Args:
+            at_once: images that are read, on their way, or answered and not yet yielded.
+        """
+        waiting: deque[Future[Prediction]] = deque()
+        pool = ThreadPoolExecutor(at_once)
+        try:
+            for image in images:
+                if len(waiting) == at_once:
+                    yield waiting.popleft().result()
+                waiting.append(pool.submit(self.try_predict, image))
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _run(self, steps: Steps) -> Prediction:
+        step = advance(steps)
+        while isinstance(step, Ask):
+            step = advance(steps, self._send(step))
+        return step
+
+    def _send(self, ask: Ask) -> Answer | Exception:
+        if ask.pause_s:
+            time.sleep(ask.pause_s)
+        began_s = time.perf_counter()
+        try:
+            with self._transport.within(ask.timeout_s), self._http.stream(**ask.arguments) as reply:
+                answer = Answer(began_s, reply)
+                for part in reply.iter_raw():
+                    answer.add(part)
+                return answer
+        except httpx.TransportError as error:
+            return error
+
+
+class AsyncClient(Conversation):
+    """A `Client` for asyncio. Files are read, and images decoded, on threads beside the loop."""
+
+    def _open(self, headers: dict[str, str] | None, verify: bool | ssl.SSLContext) -> None:
+        limits = httpx.Limits(max_connections=None)
+        self._http = httpx.AsyncClient(
+            headers=headers, trust_env=False, verify=verify, limits=limits
+        )
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def predict(self, image: Image) -> Prediction:
+        """Classifies one image; raises like `Client.predict`."""
+        return await self._run(self._predict(image))
+
+    async def try_predict(self, image: Image) -> Prediction:
+        """Classifies one image like `predict`, but returns an error as a Prediction."""
+        return await self._run(self._try_predict(image))
+
+    async def predict_many(
+        self, images: Iterable[Image], at_once: int = 8
+    ) -> AsyncIterator[Prediction]:
+        """Yields predictions like `Client.predict_many`."""
+        waiting: deque[asyncio.Task[Prediction]] = deque()
+        try:
+            for image in images:
+                if len(waiting) == at_once:
+                    yield await waiting.popleft()
+                waiting.append(asyncio.create_task(self.try_predict(image)))
+            while waiting:
+                yield await waiting.popleft()
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    async def _run(self, steps: Steps) -> Prediction:
+        step = await asyncio.to_thread(advance, steps)
+        while isinstance(step, Ask):
+            step = await asyncio.to_thread(advance, steps, await self._send(step))
+        return step
+
+    async def _send(self, ask: Ask) -> Answer | Exception:
+        await asyncio.sleep(ask.pause_s)
+        try:
+            return await asyncio.wait_for(self._exchange(ask), ask.timeout_s)
+        except (httpx.TransportError, asyncio.TimeoutError) as error:
+            return error
+
+    async def _exchange(self, ask: Ask) -> Answer:
+        began_s = time.perf_counter()
+        async with self._http.stream(**ask.arguments) as reply:
+            answer = Answer(began_s, reply)
+            async for part in reply.aiter_raw():
+                answer.add(part)
+            return answer
+
+
+def advance(steps: Steps, answer: Answer | Exception | None = None) -> Ask | Prediction:
+    """Returns the next request, or the prediction at the end."""
+    try:
+        return steps.send(answer)
+    except StopIteration as done:
+        prediction: Prediction = done.value
         return prediction
 
-    def try_predict(self, image: str | Path | bytes) -> Prediction:
-        """Classifies one image like `predict`, but returns an error as a Prediction."""
-        payload = image if isinstance(image, bytes) else Path(image).read_bytes()
-        content_type = IMAGE_CONTENT_TYPE
-        if self.thin:
-            payload, content_type = make_npy(payload, self._geometry), NPY_CONTENT_TYPE
-        prediction = self._send(self._path, payload, content_type)
-        if self._path != INVOCATIONS or prediction.status not in (400, 404):
-            return prediction
-        if prediction.status == 404:
-            # A front door lists its models; another kind of server may not.
-            names = list_models(self._http, self.url) or [DEFAULT_MODEL]
-        elif NO_MODEL_NAMED in (prediction.error or ""):
-            names = []
-        else:
-            return prediction
-        if len(names) != 1:
-            raise ModelNotNamed(names)
-        path = f"/predictions/{names[0]}"
-        named = self._send(path, payload, content_type)
-        if named.is_ok:
-            self._path = path
-        elif prediction.status == named.status == 404:
-            raise ModelNotNamed([])
-        return named
 
-    def _send(self, path: str, payload: bytes, content_type: str) -> Prediction:
-        """Sends a request until it is answered with a final status, or the tries are used up."""
-        tries = 1
-        while True:
-            turn = self._turn
-            try:
-                prediction = self._ask(self.url, path, payload, content_type, tries)
-                if prediction.status not in PASSING or tries > self.retries:
-                    return prediction
-            except ServerUnreachable:
-                if tries > self.retries:
-                    raise
-            # Set, not incremented: another thread may have met the same failure.
-            self._turn = turn + 1
-            if tries % len(self._urls) == 0:
-                time.sleep(make_pause_s(tries // len(self._urls)))
-            tries += 1
-
-    @property
-    def url(self) -> httpx.URL:
-        """Address of the host that is asked next."""
-        return self._urls[self._turn % len(self._urls)]
-
-    def _ask(
-        self, url: httpx.URL, path: str, payload: bytes, content_type: str, tries: int
-    ) -> Prediction:
-        start = time.perf_counter()
-        try:
-            reply = self._http.post(
-                f"{url}{path}", content=payload, headers={"content-type": content_type}
-            )
-        except httpx.TransportError as error:
-            raise ServerUnreachable(f"no answer from {url}: {error}") from error
-        return parse_reply(reply, (time.perf_counter() - start) * 1e3, tries)
+def make_path(model: str) -> str:
+    """Returns the path of MODEL or MODEL/VERSION, whatever characters a server's list has in it."""
+    return f"/predictions/{quote(model, errors='replace')}"
 
 
-def list_models(http: httpx.Client, url: httpx.URL) -> list[str]:
+def read_models(answer: Answer | Exception) -> list[str]:
     """Returns the names of a front door's models; empty if the server lists none."""
-    with contextlib.suppress(httpx.HTTPError, ValueError, KeyError, TypeError):
-        reply = http.get(url.copy_with(path="/models"), timeout=LOOK_UP_TIMEOUT_S)
-        return [str(one["modelName"]) for one in reply.json()["models"]]
+    with contextlib.suppress(AttributeError, ValueError, KeyError, TypeError):
+        return [str(one["modelName"]) for one in parse_json(answer.body)["models"]]  # type: ignore
     return []
 
 
@@ -252,15 +461,36 @@ def make_pause_s(rounds: int) -> float:
     return longest_s * random.uniform(0.5, 1.0)
 
 
-def make_npy(payload: bytes, geometry: InputGeometry = InputGeometry()) -> bytes:
+def make_npy(payload: bytes, settings: HandlerConfig = HandlerConfig()) -> bytes:
     """Preprocesses an image as the server would, to an npy file of uint8 [height, width, channels].
 
+    The settings that were followed are written behind the array.
     Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
     """
-    image = decode_image(payload, DecodeOptions.for_input(geometry, SCALE_MARGIN))
+    image = decode_image(payload, settings.decode_options)
     file = io.BytesIO()
-    np.save(file, transform_image(image, geometry), allow_pickle=False)
-    return file.getvalue()
+    np.save(file, transform_image(image, settings.input_geometry), allow_pickle=False)
+    return file.getvalue() + orjson.dumps(settings.thin_settings)
+
+
+def read_input(prediction: Prediction) -> HandlerConfig | None:
+    """Reads from a refusal of pixels which the model takes; None from all other replies."""
+    if prediction.error_type != BadTensor.__name__:
+        return None
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        given = prediction.json()["input"]
+        settings = {name: given[name] for name in THIN_SETTINGS}
+        # The server normalises; these values only complete the section.
+        return HandlerConfig.from_mapping({**settings, "mean": 0.5, "std": 0.5}, {})
+    return None
+
+
+def parse_json(text: bytes | bytearray) -> Any:
+    """Parses JSON; raises ValueError for anything else, and for nesting that is too deep."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
 
 
 def parse_server_timing(header: str) -> dict[str, float]:
@@ -276,40 +506,40 @@ def parse_server_timing(header: str) -> dict[str, float]:
             if key == "dur":
                 with contextlib.suppress(ValueError):  # a metric that a proxy has added
                     timings[name] = float(value)
-    return timings
+    return {name: duration_ms for name, duration_ms in timings.items() if _is_number(duration_ms)}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
 
 
 def _parse_labels(value: object) -> list[tuple[str, float]]:
     """Reads `{label: probability}`; the reply of another kind of model has no labels."""
-    if not isinstance(value, dict):
-        return []
-    if not all(isinstance(p, (int, float)) for p in value.values()):
+    if not isinstance(value, dict) or not all(map(_is_number, value.values())):
         return []
     return [(label, float(p)) for label, p in value.items()]
 
 
-def parse_reply(reply: httpx.Response, latency_ms: float, tries: int) -> Prediction:
+def parse_answer(answer: Answer, tries: int) -> Prediction:
     labels: list[tuple[str, float]] = []
-    error = error_type = None
-    try:
-        value = reply.json()
-    except ValueError:
-        value = None
-    if reply.status_code == 200:
+    error = error_type = value = None
+    with contextlib.suppress(ValueError):
+        value = parse_json(answer.body)
+    if answer.status == 200:
         labels = _parse_labels(value)
-    elif isinstance(value, dict) and "message" in value:
-        error = str(value["message"])
-        error_type = str(value["type"]) if "type" in value else None
+    elif isinstance(value, dict) and isinstance(value.get("message"), str):
+        error = value["message"]
+        error_type = value["type"] if isinstance(value.get("type"), str) else None
     else:
-        error = reply.reason_phrase or f"status {reply.status_code}"
+        error = answer.phrase
     return Prediction(
-        status=reply.status_code,
+        status=answer.status,
         labels=labels,
         error=error,
         error_type=error_type,
-        latency_ms=latency_ms,
-        server_timing=parse_server_timing(reply.headers.get("server-timing", "")),
-        request_id=reply.headers.get(REQUEST_ID_HEADER),
-        body=reply.content,
+        latency_ms=answer.latency_ms,
+        server_timing=parse_server_timing(answer.headers.get("server-timing", "")),
+        request_id=answer.headers.get(REQUEST_ID_HEADER),
+        body=bytes(answer.body),
         tries=tries,
     )

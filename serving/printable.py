@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-# All control characters but the tab: a terminal obeys them, and a line break forges a line. Lone
-# surrogates, which JSON can express and UTF-8 cannot.
-UNPRINTABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")
+# All control characters but the tab: a terminal obeys them, and a line break forges a line. Those
+# that end lines or turn the direction of other text. Lone surrogates, which UTF-8 cannot express.
+UNPRINTABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:

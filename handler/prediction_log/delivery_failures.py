@@ -11,14 +11,18 @@ from collections.abc import Callable
 REPEAT_S = 600.0
 FIRST_S = 0.5
 DOUBLINGS = 16
-# Refusals that new credentials may cure, for instance after a rotation of keys.
-REFUSALS = {
-    "AccessDenied",
-    "ExpiredToken",
-    "InvalidAccessKeyId",
-    "InvalidToken",
-    "SignatureDoesNotMatch",
-    "403",
+# Code of an answer to wrong credentials -> what to do.
+KEYS = {
+    "ExpiredToken": "the credentials have expired; renew them",
+    "InvalidAccessKeyId": "the server does not know the access key (AWS_ACCESS_KEY_ID)",
+    "InvalidToken": "the session token is wrong (AWS_SESSION_TOKEN)",
+    "SignatureDoesNotMatch": "the secret key is not the access key's (AWS_SECRET_ACCESS_KEY)",
+}
+# Name of a refused operation -> the permission that it needs.
+ACTIONS = {
+    "PutObject": "s3:PutObject on {uri}/*",
+    "GetObject": "s3:GetObject on {uri}/*",
+    "ListObjectsV2": "s3:ListBucket on the bucket of {uri}",
 }
 
 
@@ -89,8 +93,11 @@ def describe_error(error: BaseException, uri: str) -> tuple[str, str]:
         )
     if code == "RequestTimeTooSkewed":
         return "clock", "refused because this machine's clock is wrong: set the clock"
-    if code in REFUSALS:
-        return "refused", f"refused with {code}: allow s3:PutObject on {uri}/*"
+    if code in KEYS:
+        return "refused", f"refused with {code}: {KEYS[code]}"
+    if code in ("AccessDenied", "403"):
+        action = ACTIONS.get(getattr(error, "operation_name", ""), ACTIONS["PutObject"])
+        return "refused", f"refused with {code}: allow {action.format(uri=uri)}"
     if code == "NoSuchBucket":
         return "bucket", f"the bucket of {uri} does not exist: create it"
     if code in ("SlowDown", "503", "ServiceUnavailable"):

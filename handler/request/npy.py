@@ -25,13 +25,19 @@ NPY_HEADER_READERS = {
 }
 # NumPy's own bound is 10,000 bytes of text.
 MAX_NPY_HEADER_BYTES = 16_384
+MAX_CLAIM_BYTES = 4096
 
 
-def read_npy(payload: Payload, expected: tuple[int, int, int]) -> Pixels:
+def read_npy(payload: Payload, expected: tuple[int, int, int], made_for: bytes = b"") -> Pixels:
     """Reads a thin client's array: uint8 [height, width, channels], never pickled.
 
+    Args:
+        made_for: the model's `HandlerConfig.thin_settings` as JSON. A client of ours appends those
+            that it followed to the array, where NumPy ignores them.
+
     Raises:
-        BadTensor: the array has another shape or dtype, holds pickled objects, or is broken.
+        BadTensor: the array has another shape or dtype, holds pickled objects, or is broken, or it
+            was made for other settings.
     """
     try:
         shape, is_fortran, dtype, offset = _read_npy_header(payload)
@@ -50,6 +56,9 @@ def read_npy(payload: Payload, expected: tuple[int, int, int]) -> Pixels:
         raise BadTensor(
             f"the array has {len(payload) - offset} bytes of pixels; {count} are needed"
         )
+    claim = bytes(payload[offset + count :][:MAX_CLAIM_BYTES])
+    if made_for and claim[:1] == b"{" and claim != made_for:
+        raise BadTensor("the pixels were made for another model's input; make them as `input` says")
     pixels: Pixels = np.frombuffer(payload, np.uint8, count, offset)
     return pixels.reshape(expected, order="F" if is_fortran else "C")
 

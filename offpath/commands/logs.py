@@ -20,6 +20,7 @@ from rich.text import Text
 
 from offpath.commands.logs_report import report
 from offpath.commands.progress import counting_bar
+from offpath.commands.run_outputs import FILE, check_output
 from offpath.commands.shared_options import add_options, json_option
 from offpath.errors import ExpectedError
 from offpath.handler.prediction_log.log_settings import (
@@ -56,6 +57,7 @@ def command() -> None:
       offpath logs status
       offpath logs ship --timeout-s 60                    # after the server was stopped
       offpath logs read s3://bucket/predictions --since 2h --json | jq .status
+      offpath logs read s3://bucket/predictions --since 2h --id 0b0c7a1e-...
       offpath predict photos/ --json > answered.jsonl
       offpath logs verify s3://bucket/predictions --ids answered.jsonl
       offpath logs report --a s3://bucket/predictions,since=14d,until=7d --b since=7d
@@ -181,28 +183,58 @@ def status(spool: Path, as_json: bool) -> None:
     help="Keep one record per request if `offpath front` sent some to two hosts "
     "(docs/front-door.md).",
 )
+@click.option("--id", "event_id", help="Only the record of this request id (x-request-id).")
+@click.option(
+    "--parquet",
+    type=FILE,
+    help="Write the records to this file for DuckDB, pandas or Spark. Needs "
+    "'torchserve-offpath[report]'.",
+)
 @_json_option
-def read(once: bool, as_json: bool, **where: Any) -> None:
-    """Print the prediction log's records under URI.
+def read(
+    once: bool, event_id: str | None, parquet: Path | None, as_json: bool, **where: Any
+) -> None:
+    """Print the prediction log's records under URI, in order of time.
 
     URI is s3://bucket/prefix or file:///folder. Prints a table, or JSON Lines with --json. With
     --since, only the days that can have such records are read.
     """
-    from offpath.serving.log_tools.reading import keep_one_attempt
+    from offpath.serving.log_tools.reading import in_order_of_time, keep_one_attempt
 
+    check_output(parquet, "duckdb", "report")
     damage: list[str] = []
+    count = 0
     with counting_bar("reading objects") as progress:
         records = _records(progress, damage, **where)
         chosen = keep_one_attempt(records) if once else records
-        if as_json:
-            for record in chosen:
+        if event_id is not None:
+            # The text after a ~ names an attempt at the request.
+            chosen = (
+                it
+                for it in chosen
+                if event_id in (it["event_id"], it["event_id"].partition("~")[0])
+            )
+        if parquet is not None:
+            from offpath.serving.log_tools.log_report import write_parquet
+
+            count = write_parquet(parquet, chosen)
+        elif as_json:
+            for count, record in enumerate(in_order_of_time(chosen), start=1):
                 click.echo(json.dumps(record, separators=(",", ":")))
-            _check_damage(damage)
-            return
-        # User ids come from clients and labels from models: they must not act as markup.
-        rows = [[printable(cell) for cell in _row(record)] for record in chosen]
-    Console(markup=False).print(_records_table(rows))
+        else:
+            # User ids come from clients and labels from models: they must not act as markup.
+            rows = [list(map(printable, _row(record))) for record in in_order_of_time(chosen)]
+            count = len(rows)
+    if parquet is not None:
+        click.echo(f"{count} records: {parquet}")
+    elif not as_json:
+        Console(markup=False).print(_records_table(rows) if rows else "no records in this period")
     _check_damage(damage)
+    if event_id is not None and not count:
+        raise ExpectedError(
+            f"no record of {event_id!r} under {where['uri']}; a worker delivers it at the latest "
+            "after segment_max_age_s"
+        )
 
 
 # Event ids are copied, so they are never wrapped; the year of the time is left out. --json has all.
@@ -321,4 +353,4 @@ def _records(
 
     period = Period(parse_time(since) if since else None, parse_time(until) if until else None)
     store = open_store_at(uri)
-    return read_records(store, period, progress, damage.append)
+    return read_records(store, [period], progress, damage.append)

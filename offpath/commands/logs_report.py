@@ -1,15 +1,12 @@
-"""`offpath logs report`: compares two sets of the prediction log's records."""
+"""`offpath logs report`: compares two sets of the prediction log's records, and shows it."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import operator
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 from rich.console import Console
@@ -18,54 +15,55 @@ from offpath.commands.progress import counting_bar
 from offpath.commands.run_outputs import FILE, check_output, command_line
 from offpath.commands.shared_options import json_option
 from offpath.errors import ExpectedError, WrongOption
-from offpath.profiling.core.figures import format_figure
-from offpath.serving.log_tools.comparing import FIGURES
+from offpath.profiling.core.figures import format_figure, format_share
+from offpath.profiling.report.document import Document, Section, format_table
+from offpath.serving.log_tools.log_report import (
+    FIGURES,
+    WITHIN_NOISE,
+    Table,
+    compare_sets,
+    parse_set,
+)
+from offpath.serving.log_tools.reading import describe_damage
 from offpath.serving.printable import printable
 
-if TYPE_CHECKING:
-    from offpath.serving.log_tools.comparing import Comparison
-
-COMPARISONS: dict[str, Callable[[float, float], bool]] = {
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
+CONDITION = re.compile(r"\s*([\w.]+)\s*([<>])\s*(\S+)\s*")
+# Table -> its heading, and how many of its columns are texts.
+SECTIONS = {
+    "sets": ("Records", 2),
+    "distances": ("Distances of B from A", 2),
+    "disagreements": ("Different answers to the same request", 2),
+    "errors": ("Errors", 1),
+    "labels": ("Labels whose share moved most", 1),
+    "spreads": ("Best score, sizes and times", 1),
+    "figures": ("Figures", 1),
 }
-FORM = re.compile(r"\s*(?P<metric>[\w.]+)\s*(?P<sign>[<>=!]=?)\s*(?P<bound>\S+)\s*")
+NOTES = {
+    "distances": "PSI is the population stability index: 0 for equal distributions; by custom, from"
+    " 0.1 on a change is moderate, from 0.25 on large. Noise is what 95 % of samples of these sizes"
+    " stay below if nothing has changed, so a PSI below it shows no change. Scores and payloads are"
+    " in bins that hold a tenth of A each.",
+    "disagreements": "Pairs are a record in A and one in B with the same event id (up to a ~).",
+    "spreads": "Times are of the whole batch that a request was in. Percentiles are approximate.",
+}
 
 
-@dataclass(frozen=True)
-class Threshold:
-    """A metric, a comparison and a number; `text` is how the user wrote them."""
-
-    text: str
-    metric: str
-    sign: str
-    bound: float
-
-    def is_met(self, value: float) -> bool:
-        return COMPARISONS[self.sign](value, self.bound)
-
-
-def parse_threshold(text: str) -> Threshold:
+def parse_condition(text: str) -> tuple[str, str, float]:
     """Parses a condition of --fail-if; raises WrongOption for any other form."""
-    found = FORM.fullmatch(text)
-    if found is None or found["sign"] not in COMPARISONS:
+    found = CONDITION.fullmatch(text)
+    if found is None:
         raise WrongOption(
-            f"--fail-if {text!r}: expected METRIC, one of {' '.join(COMPARISONS)}, and a number,"
-            " as in 'label_psi>0.2'"
+            f"--fail-if {text!r}: expected METRIC, > or <, and a number, as in 'label_psi>0.2'"
         )
-    if found["metric"] not in FIGURES:
+    metric, sign, bound = found.groups()
+    if metric not in FIGURES:
         raise WrongOption(
-            f"--fail-if {text!r}: no metric {found['metric']!r}; there are: {', '.join(FIGURES)}"
+            f"--fail-if {text!r}: no metric {metric!r}; there are: {', '.join(FIGURES)}"
         )
     try:
-        bound = float(found["bound"])
+        return metric, sign, float(bound)
     except ValueError:
-        raise WrongOption(f"--fail-if {text!r}: {found['bound']!r} is not a number") from None
-    return Threshold(text, found["metric"], found["sign"], bound)
+        raise WrongOption(f"--fail-if {text!r}: {bound!r} is not a number") from None
 
 
 @click.command("report")
@@ -88,7 +86,7 @@ def parse_threshold(text: str) -> Threshold:
     "--html",
     "html_path",
     type=FILE,
-    help="Write one self-contained page with charts.",
+    help="Write one self-contained page.",
 )
 @click.option(
     "--fail-if",
@@ -96,8 +94,8 @@ def parse_threshold(text: str) -> Threshold:
     multiple=True,
     metavar="FIGURE>N",
     help="For cron: exit with 1 where the condition holds or its figure is not known. Can be"
-    f" repeated. Figures: {', '.join(FIGURES)}; comparison: > >= < <= == !=. A PSI that is within"
-    " its noise meets no condition with > or >=.",
+    f" repeated. Figures: {', '.join(FIGURES)}; comparison: > or <. A PSI within its noise"
+    " meets no condition with >.",
 )
 @json_option("JSON to stdout.")
 def report(
@@ -110,7 +108,7 @@ def report(
     """Compare two sets of records: two periods, two versions, a shadow and its original.
 
     Shows requests, errors, labels, scores, payload sizes and stage times side by side, how far B's
-    distributions are from A's, and which requests the two answered differently. Needs
+    distributions are from A's, and how often the two answered a request differently. Needs
     'torchserve-offpath[report]'. Records wait in a temporary database: set TMPDIR to a disk with
     room.
 
@@ -123,63 +121,73 @@ def report(
       # From cron
       offpath logs report --a ... --b ... --fail-if 'label_psi>0.2' --fail-if 'requests_b<1000'
     """
-    from offpath.serving.log_tools.comparing import compare_sets
-    from offpath.serving.log_tools.reading import describe_damage, open_store_at
-    from offpath.serving.log_tools.record_sets import load_sets, parse_set
-
-    thresholds = [parse_threshold(text) for text in conditions]
+    wanted = {text: parse_condition(text) for text in conditions}
     first = parse_set(text_a)
     sets = {"a": first, "b": parse_set(text_b, first.uri)}
     check_output(html_path, "jinja2", "report")
     damage: list[str] = []
     with counting_bar("reading objects", not as_json) as progress:
-        with load_sets(sets, open_store_at, progress, damage.append) as database:
-            compared = compare_sets(database)
-    _show(compared, {"a": text_a, "b": text_b}, damage, html_path, as_json)
-    met = [said for one in thresholds if (said := _judge(one, compared))]
+        tables = compare_sets(sets, progress, damage.append)
+    lost = [f"{len(damage)} objects or lines cannot be read"] if damage else []
+    named = {"A": text_a, "B": text_b}
+    (figures,) = tables["figures"]
+    listed = [{"figure": name, "value": value} for name, value in figures.items()]
+    sections = [
+        Section(
+            heading, _format({**tables, "figures": listed}[name], words), note=NOTES.get(name, "")
+        )
+        for name, (heading, words) in SECTIONS.items()
+    ]
+    document = Document("Prediction log: A and B", sections, command_line(), named, {}, lost)
+    if html_path is not None:
+        from offpath.profiling.report.page import write_page
+
+        write_page(document, html_path)
+    if as_json:
+        click.echo(json.dumps({"named": named, **tables, "figures": figures, "damage": damage}))
+    else:
+        for side, text in named.items():
+            click.echo(printable(f"{side} {text}"))
+        from offpath.profiling.report.terminal import print_document
+
+        print_document(document, Console())
+        if html_path is not None:
+            click.echo(f"page: {html_path}")
+    chance = [one["name"] for one in tables["distances"] if one["change"] == WITHIN_NOISE]
+    met = [why for text, one in wanted.items() if (why := _judge(text, *one, figures, chance))]
     problems = [f"--fail-if {'; '.join(met)}"] if met else []
-    empty = [side for side, it in compared.sets.items() if not it["records"]]
+    empty = [side for side in sets if not figures[f"requests_{side}"]]
     problems += [f"no records in --{side}, so nothing is compared" for side in empty]
     problems += [describe_damage(damage)] if damage else []
     if problems:
         raise ExpectedError("\n".join(problems))
 
 
-def _show(
-    compared: Comparison,
-    named: dict[str, str],
-    damage: list[str],
-    html_path: Path | None,
-    as_json: bool,
-) -> None:
-    from offpath.profiling.report.log_report import make_log_document
-    from offpath.profiling.report.terminal import print_document
-
-    lost = [f"{len(damage)} objects or lines cannot be read"] if damage else []
-    document = make_log_document(compared, named, command_line(), lost)
-    if html_path is not None:
-        from offpath.profiling.report.page import write_page
-
-        write_page(document, html_path)
-    if as_json:
-        content = {"named": named, **dataclasses.asdict(compared), "damage": damage}
-        click.echo(json.dumps({**content, "warnings": document.warnings}))
-        return
-    for side, text in document.facts.items():
-        click.echo(printable(f"{side} {text}"))
-    click.echo()
-    print_document(document, Console())
-    if html_path is not None:
-        click.echo(f"page: {html_path}")
-
-
-def _judge(one: Threshold, compared: Comparison) -> str | None:
-    """Returns why a threshold is met, or None."""
-    value = compared.figures[one.metric]
+def _judge(
+    text: str,
+    metric: str,
+    sign: str,
+    bound: float,
+    figures: Mapping[str, float | None],
+    chance: Sequence[str],
+) -> str | None:
+    """Returns why a condition is met, or None. A PSI of `chance` exceeds nothing."""
+    value = figures[metric]
     if value is None:
-        return f"{one.text}: not known, because there are no such records"
-    distance = compared.distances.get(one.metric.removesuffix("_psi"))
-    is_chance = distance is not None and distance.psi <= distance.noise
-    if (is_chance and ">" in one.sign) or not one.is_met(value):
-        return None
-    return f"{one.text}: {format_figure(value)}"
+        return f"{text}: not known, because there are no such records"
+    is_chance = metric.removesuffix("_psi") in chance
+    is_met = value < bound if sign == "<" else value > bound and not is_chance
+    return f"{text}: {format_figure(value)}" if is_met else None
+
+
+def _format(rows: Table, words: int) -> str:
+    """Formats the rows of a query, of which the first `words` columns are texts."""
+
+    def format_cell(name: str, value: Any) -> str:
+        if isinstance(value, float):
+            return format_share(value) if "share" in name else format_figure(value)
+        return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+    columns = [name.replace("_", " ") for name in rows[0]] if rows else []
+    cells = ([format_cell(*cell) for cell in row.items()] for row in rows)
+    return format_table(columns, cells, words=words)

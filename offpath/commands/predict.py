@@ -6,25 +6,25 @@ import glob
 import json
 import ssl
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
 from offpath.commands.progress import counting_bar
-from offpath.commands.shared_options import json_option, read_settings, settings_option
+from offpath.commands.shared_options import json_option
 from offpath.commands.url_option import check_token, check_url
 from offpath.errors import ExpectedError, WrongOption
-from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
-from offpath.handler.errors import ConfigError, ItemError
 from offpath.handler.image import SUFFIXES
-from offpath.handler.image.geometry import InputGeometry
 from offpath.serving.client import Client, ModelNotNamed, Prediction, ServerUnreachable
 from offpath.serving.printable import printable
+
+# Characters of a cell that a server has filled, and the least width of the columns beside the name.
+MAX_CELL, OTHER_COLUMNS = 500, 60
 
 
 @click.command("predict")
@@ -52,11 +52,7 @@ from offpath.serving.printable import printable
 @click.option(
     "--thin",
     is_flag=True,
-    help="Decode and resize on this machine, and send uint8 pixels.",
-)
-@settings_option(
-    "With --thin: a setting of the model's input, with the value that its archive has: image_size, "
-    "resize_size, resize, interpolation, channels, channel_order or fill."
+    help="Decode and resize on this machine as the model's archive says, and send uint8 pixels.",
 )
 @click.option(
     "--clients",
@@ -84,50 +80,21 @@ def command(images: tuple[str, ...], **options: Any) -> None:
       offpath predict photos/ --clients 8 --json > predictions.jsonl
       offpath predict 'photos/*.png' --thin
     """
-    geometry = read_input_geometry(options["settings"])
     check_token(options["token"])
     paths = list(find_images(images))
-    results = _send_all(paths, geometry, options)
-    failed = 0
-    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    for head in ("image", "label", "p", "ms", "server ms by stage"):
-        table.add_column(head, no_wrap=head in ("p", "ms"), overflow="fold")
-    for path, outcome in results:
-        failed += not (isinstance(outcome, Prediction) and outcome.is_ok)
-        if options["as_json"]:
-            click.echo(json.dumps(_as_json(path, outcome)))
-        else:
-            _add_row(table, path, outcome)
-    if not options["as_json"]:
-        # Without markup, because a file name or a label may hold brackets.
-        Console(markup=False).print(table)
-        # A custom handler may answer in another form. A column would break it into lines.
-        for path, outcome in results:
-            if isinstance(outcome, Prediction) and outcome.is_ok and not outcome.labels:
-                click.echo(printable(f"{path}: {outcome.body.decode('utf-8', 'replace')}"))
-    if failed:
-        raise ExpectedError(f"{failed} of {len(paths)} images were not classified")
-
-
-def read_input_geometry(texts: tuple[str, ...]) -> InputGeometry:
-    """Reads the shape that a thin client gives to each image.
-
-    Raises:
-        WrongOption: a setting is not one of the model's input, or has a wrong value.
-    """
-    settings = read_settings(texts)
-    for key in settings:
-        if key not in INPUT_SETTINGS:
-            raise WrongOption(
-                f"--set {key}: this is not a setting of the model's input; accepted: "
-                f"{', '.join(INPUT_SETTINGS)}"
-            )
-    # The server normalises; these values only complete the section.
-    settings = {"mean": 0.5, "std": 0.5, **settings}
-    try:
-        return HandlerConfig.from_mapping(settings, environ={}).input_geometry
-    except ConfigError as error:
-        raise WrongOption(str(error)) from error
+    predictions = _send_all(paths, options)
+    refusals = [prediction for prediction in predictions if not prediction.is_ok]
+    if options["as_json"]:
+        for path, prediction in zip(paths, predictions):
+            click.echo(_format_json(path, prediction))
+    else:
+        _show_table(paths, predictions)
+    if refusals:
+        why = f"{len(refusals)} of {len(paths)} images were not classified"
+        if any(prediction.status == 401 for prediction in refusals):
+            wrong = "another token than --token's" if options["token"] else "a token (pass --token)"
+            why += f"; the server asks for {wrong}"
+        raise ExpectedError(why)
 
 
 def find_images(patterns: tuple[str, ...]) -> Iterator[Path]:
@@ -171,81 +138,82 @@ def format_hint(failure: str) -> str:
     return "; for a private certificate authority, pass --cacert" if is_unknown else ""
 
 
-def _send_all(
-    paths: list[Path], geometry: InputGeometry, options: dict[str, Any]
-) -> list[tuple[Path, Prediction | str]]:
-    """Sends all images; a text instead of a prediction says why an image was not sent."""
+def _send_all(paths: list[Path], options: dict[str, Any]) -> list[Prediction]:
     headers = {"authorization": f"Bearer {options['token']}"} if options["token"] else None
     urls = [check_url("--url", url) for url in options["urls"]]
     verify = read_authority(options["cacert"]) if options["cacert"] else True
-    with Client(
-        urls,
-        options["model"],
-        options["thin"],
-        geometry,
-        headers=headers,
-        verify=verify,
-        retries=options["retries"],
-    ) as client:
-
-        def send(path: Path) -> Prediction | str:
-            try:
-                return client.try_predict(path)
-            except ItemError as error:
-                return error.message
-            except OSError as error:
-                return str(error)
-
-        outcomes = []
-        with (
-            ThreadPoolExecutor(options["clients"]) as pool,
-            counting_bar("predicting") as progress,
-        ):
-            try:
-                for outcome in pool.map(send, paths):
-                    outcomes.append(outcome)
-                    progress(len(outcomes), len(paths))
-            except ServerUnreachable as error:
-                pool.shutdown(cancel_futures=True)
-                raise ExpectedError(f"{error}{format_hint(str(error))}") from error
-            except ModelNotNamed as error:
-                pool.shutdown(cancel_futures=True)
-                raise WrongOption(f"{error} (pass --model)") from error
-    return list(zip(paths, outcomes))
+    predictions: list[Prediction] = []
+    with (
+        Client(
+            urls,
+            options["model"],
+            options["thin"],
+            headers=headers,
+            verify=verify,
+            retries=options["retries"],
+        ) as client,
+        counting_bar("predicting") as progress,
+    ):
+        try:
+            for prediction in client.predict_many(paths, options["clients"]):
+                predictions.append(prediction)
+                progress(len(predictions), len(paths))
+        except ServerUnreachable as error:
+            raise ExpectedError(f"{error}{format_hint(str(error))}") from error
+        except ModelNotNamed as error:
+            raise WrongOption(f"{error} (pass --model)") from error
+    return predictions
 
 
-def _as_json(path: Path, outcome: Prediction | str) -> dict[str, Any]:
-    if isinstance(outcome, str):
-        return {"image": str(path), "status": None, "error": outcome}
-    return {
+def _format_json(path: Path, prediction: Prediction) -> str:
+    if not prediction.status:
+        return json.dumps({"image": str(path), "status": None, "error": prediction.error})
+    answer = None
+    if prediction.is_ok and not prediction.labels:
+        try:
+            answer = prediction.json()
+            json.dumps(answer, allow_nan=False)
+        except (ValueError, RecursionError):  # a text, or more than JSON's other readers take
+            answer = prediction.body.decode("utf-8", "replace")
+    fields = {
         "image": str(path),
-        "status": outcome.status,
-        "labels": dict(outcome.labels),
-        "type": outcome.error_type,
-        "error": outcome.error,
-        "latency_ms": round(outcome.latency_ms, 2),
-        "server_timing_ms": outcome.server_timing,
-        "request_id": outcome.request_id,
-        "tries": outcome.tries,
+        "status": prediction.status,
+        "labels": dict(prediction.labels),
+        "answer": answer,
+        "type": prediction.error_type,
+        "error": prediction.error,
+        "latency_ms": round(prediction.latency_ms, 2),
+        "server_timing_ms": prediction.server_timing,
+        "request_id": prediction.request_id,
+        "tries": prediction.tries,
     }
+    return json.dumps(fields)
 
 
-def _add_row(table: Table, path: Path, outcome: Prediction | str) -> None:
-    if isinstance(outcome, str):
-        table.add_row(str(path), f"not sent: {outcome}", "", "", "")
-        return
-    if not outcome.is_ok:
-        table.add_row(
-            str(path),
-            f"{outcome.status}: {outcome.error}",
-            "",
-            f"{outcome.latency_ms:.1f}",
-            "",
-        )
-        return
-    label, score = outcome.labels[0] if outcome.labels else ("(below)", None)
-    stages = ", ".join(
-        f"{name} {ms:.1f}" for name, ms in outcome.server_timing.items() if ms >= 0.05
-    )
+def _show_table(paths: list[Path], predictions: list[Prediction]) -> None:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    for head in ("image", "label", "p", "ms", "server ms by stage"):
+        table.add_column(head, no_wrap=head in ("image", "p", "ms"), overflow="fold")
+    rows = [[printable(cell) for cell in _row(*pair)] for pair in zip(paths, predictions)]
+    for row in rows:
+        table.add_row(*row)
+    # Without markup, because a file name or a label may hold brackets.
+    console = Console(markup=False)
+    # Names are copied, so the other columns are broken, or else the lines are longer.
+    console.width = max(console.width, OTHER_COLUMNS + max(cell_len(row[0]) for row in rows))
+    console.print(table)
+    # A custom handler may answer in another form. A column would break it into lines.
+    for path, prediction in zip(paths, predictions):
+        if prediction.is_ok and not prediction.labels:
+            click.echo(printable(f"{path}: {prediction.body.decode('utf-8', 'replace')}"))
+
+
+def _row(path: Path, prediction: Prediction) -> tuple[str, str, str, str, str]:
+    status, ms = prediction.status, f"{prediction.latency_ms:.1f}"
+    if not prediction.is_ok:
+        what = f"{status}: {prediction.error}" if status else f"not sent: {prediction.error}"
+        return str(path), what[:MAX_CELL], "", ms if status else "", ""
+    label, score = prediction.labels[0] if prediction.labels else ("(below)", None)
+    stages = [f"{name} {ms:.1f}" for name, ms in prediction.server_timing.items() if ms >= 0.05]
     shown = "" if score is None else f"{score:.3f}"
-    table.add_row(str(path), label, shown, f"{outcome.latency_ms:.1f}", stages)
+    return str(path), label[:MAX_CELL], shown, ms, ", ".join(stages)[:MAX_CELL]

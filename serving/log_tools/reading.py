@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -57,7 +59,7 @@ class Period:
         """Tells whether a record's inference time lies in the span, which excludes its end."""
         if self.since is None and self.until is None:
             return True
-        moment = _parse_iso(str(record["inference_time"]))
+        moment = parse_iso(str(record["inference_time"]))
         after_begin = self.since is None or moment >= self.since
         return after_begin and (self.until is None or moment < self.until)
 
@@ -80,7 +82,7 @@ def parse_time(text: str) -> datetime:
     match = _AGO.fullmatch(text)
     try:
         if match is None:
-            return _parse_iso(text)
+            return parse_iso(text)
         ago = timedelta(**{_UNIT[match[2]]: int(match[1])})
         return datetime.now(timezone.utc) - ago
     except (ValueError, OverflowError) as error:
@@ -90,7 +92,7 @@ def parse_time(text: str) -> datetime:
         ) from error
 
 
-def _parse_iso(text: str) -> datetime:
+def parse_iso(text: str) -> datetime:
     # fromisoformat accepts the Z only from Python 3.11 on.
     moment = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
     return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
@@ -103,23 +105,32 @@ def refuse_damage(text: str) -> None:
 
 def read_records(
     store: LogStore,
-    period: Period,
+    periods: Sequence[Period] = (Period(),),
     progress: Progress = lambda done, total: None,
     on_damage: Callable[[str], None] = refuse_damage,
 ) -> Iterator[dict[str, Any]]:
-    """Yields the records of a period, object by object in the order of their keys.
+    """Yields the records of any of the periods, object by object in the order of their keys.
 
     Args:
         progress: Called with (objects read, objects in all).
         on_damage: Called with the place of each object or line that is no record, and the reason.
 
     Raises:
-        WrongOption: The store cannot be read.
+        WrongOption: The store cannot be read, or has no object of a log at all.
     """
     try:
-        keys = [
-            key for below in period.days() for key in store.list_keys(below) if period.may_hold(key)
-        ]
+        found = {
+            key: None
+            for period in periods
+            for below in period.days()
+            for key in filter(period.may_hold, store.list_keys(below))
+        }
+        keys = sorted(found)
+        if not keys and store.is_empty():
+            raise WrongOption(
+                f"there is no prediction log at {store.uri!r}: no name begins with dt=; check "
+                "bucket and prefix, or wait until a worker has delivered its first records"
+            )
         for done, (key, lines) in enumerate(get_all(store, keys), start=1):
             progress(done, len(keys))
             if isinstance(lines, DamagedObject):
@@ -136,7 +147,7 @@ def read_records(
                         on_damage(f"{key}: {REST}")
                         break
                     continue
-                if period.holds(record):
+                if any(period.holds(record) for period in periods):
                     yield record
     except Exception as error:
         explained = explain(error, store.uri)
@@ -158,7 +169,7 @@ def _parse_record(line: bytes) -> dict[str, Any]:
     for name in ("event_id", "inference_time"):
         if not isinstance(record.get(name), str):
             raise ValueError(f"{name} is not a text")
-    _parse_iso(record["inference_time"])
+    parse_iso(record["inference_time"])
     return record
 
 
@@ -170,12 +181,14 @@ def describe_damage(damage: list[str]) -> str:
     )
 
 
-def find_damage(line: bytes) -> str:
-    try:
-        _parse_record(line)
-    except (ValueError, RecursionError) as error:
-        return str(error)
-    return "its values have other types than a record's"
+def in_order_of_time(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Sorts records by inference time; what does not fit into SQLite's cache waits on disk."""
+    with contextlib.closing(sqlite3.connect("")) as database:
+        database.execute("CREATE TABLE records (moment REAL, record TEXT)")
+        rows = ((parse_iso(it["inference_time"]).timestamp(), json.dumps(it)) for it in records)
+        database.executemany("INSERT INTO records VALUES (?, ?)", rows)
+        for (record,) in database.execute("SELECT record FROM records ORDER BY moment, rowid"):
+            yield json.loads(record)
 
 
 def keep_one_attempt(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -283,6 +296,9 @@ class LogStore:
         start = len(self.place) + 1
         yield from sorted(name[start:] for name in self.storage.list(self.place, below))
 
+    def is_empty(self) -> bool:
+        return next(self.storage.list(self.place, "dt="), None) is None
+
     def get(self, key: str) -> bytes:
         """Returns an object as it is stored.
 
@@ -329,27 +345,20 @@ def compression_of(key: str) -> str:
     return by_suffix.get(Path(key).suffix, "none")
 
 
-def get_lines(store: LogStore, key: str) -> Iterator[bytes]:
-    """Downloads an object and checks it as a whole. Reading its lines unpacks them again.
-
-    Raises:
-        DamagedObject: it cannot be decompressed, or is too large.
-    """
-    stored = store.get(key)
-    compression = compression_of(key)
-    for _ in unpack_lines(stored, compression):
-        pass
-    return unpack_lines(stored, compression)
-
-
 def get_all(
     store: LogStore, keys: list[str]
 ) -> Iterator[tuple[str, Iterator[bytes] | DamagedObject]]:
-    """Yields (key, lines or damage) of the objects in order, and downloads some objects ahead."""
+    """Yields (key, lines or damage) of the objects in order, and downloads some objects ahead.
+
+    An object is checked as a whole. Reading its lines unpacks them again.
+    """
 
     def get(key: str) -> Iterator[bytes] | DamagedObject:
         try:
-            return get_lines(store, key)
+            stored, compression = store.get(key), compression_of(key)
+            for _ in unpack_lines(stored, compression):
+                pass
+            return unpack_lines(stored, compression)
         except DamagedObject as error:
             return error
 

@@ -1,31 +1,64 @@
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image as PillowImage
 
+from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ItemError
-from offpath.handler.image.decode import DecodeOptions, decode_image
+from offpath.handler.image.decode import ORIENTATION_TAG, DecodeOptions, decode_image
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.image.transform import transform_image
+from offpath.handler.input_maker import InputMaker
 from offpath.handler.request.npy import read_npy
+from offpath.handler.response import encode_error
 from offpath.serving import client as client_module
 from offpath.serving.client import (
+    MAX_REPLY_BYTES,
+    AsyncClient,
     Client,
     ModelNotNamed,
+    Prediction,
     ServerError,
     ServerUnreachable,
 )
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.answering_server import Answers, answering_server
+from tests.support.guarantees import guarantee
+from tests.support.hostile_server import HOSTILE_REPLIES, hostile_server, with_length
 from tests.support.photographs import encode, find_photograph
 
 JPEG = encode(find_photograph("coffee").rgb, "JPEG")
+Image = client_module.Image
+
+
+def predict(image: Image, *arguments: Any, **options: Any) -> Prediction:
+    with Client(*arguments, **options) as client:
+        return client.predict(image)
+
+
+def predict_async(image: Image, *arguments: Any, **options: Any) -> Prediction:
+    async def run() -> Prediction:
+        async with AsyncClient(*arguments, **options) as client:
+            return await client.predict(image)
+
+    return asyncio.run(run())
+
+
+both = pytest.mark.parametrize("predict", [predict, predict_async], ids=["sync", "asyncio"])
 
 
 @pytest.fixture
@@ -34,10 +67,13 @@ def answers() -> Iterator[Answers]:
         yield server
 
 
-def test_prediction_has_everything_of_the_answer(answers: Answers) -> None:
-    answers.headers = {"Server-Timing": "decode;dur=1.5", "x-request-id": "abc"}
-    with Client(answers.url, "cats") as client:
-        prediction = client.predict(JPEG)
+@both
+def test_prediction_has_everything_of_the_answer(
+    answers: Answers, predict: Callable[..., Prediction]
+) -> None:
+    answers.headers = {"Server-Timing": "decode;dur=1.5, odd;dur=nan", "x-request-id": "abc"}
+    prediction = predict(JPEG, answers.url, "cats")
+    assert prediction.json() == {"cat": 0.75, "dog": 0.25}
     assert prediction.is_ok
     assert prediction.labels == [("cat", 0.75), ("dog", 0.25)]
     assert prediction.error is None
@@ -72,6 +108,62 @@ def test_thin_client_sends_the_models_pixels(answers: Answers) -> None:
     np.testing.assert_array_equal(read_npy(body, (224, 224, 3)), exact)
 
 
+INPUTS = {
+    "size": {"image_size": "96x64", "resize_size": 112},
+    "stretched-grey": {"resize": "stretch", "channels": 1, "mean": 0.5, "std": 0.5},
+    "same-shape": {"resize_size": 300, "interpolation": "bicubic"},
+    "letterbox-bgr": {
+        "resize": "letterbox",
+        "channel_order": "bgr",
+        "fill": [1, 2, 3],
+        "mean": 0,
+        "std": 1,
+    },
+    "turned": {"exif_orientation": True},
+    "full-decode": {"decode": "exact"},
+}
+
+
+@both
+@pytest.mark.parametrize("settings", INPUTS.values(), ids=INPUTS)
+def test_thin_client_sends_the_pixels_that_the_model_asks_for(
+    answers: Answers, settings: dict[str, Any], predict: Callable[..., Prediction]
+) -> None:
+    exif = PillowImage.Exif()
+    exif[ORIENTATION_TAG] = 6
+    turned = encode(find_photograph("coffee").rgb, "JPEG", exif=exif)
+    maker = InputMaker(HandlerConfig.from_mapping(settings, {}))
+    wanted, _ = maker.make(turned)
+    taken = []
+
+    def respond(path: str, body: bytes) -> tuple[int, bytes]:
+        try:
+            taken.append(maker.make(body)[0])
+        except ItemError as error:
+            return error.status, encode_error(error).body
+        return 200, b"{}"
+
+    answers.respond = respond
+    assert predict(turned, answers.url, "cats", thin=True).is_ok
+    (pixels,) = taken
+    # The transforms of client and server round differently.
+    assert np.abs(pixels.astype(int) - wanted).mean() < 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"image_size": 10**9}, {"fill": "red"}, {"resize": [1]}, {"decode": None}, {}, None],
+    ids=str,
+)
+def test_impossible_input_of_a_server_is_its_refusal(answers: Answers, given: Any) -> None:
+    asked = given and {**HandlerConfig().thin_settings, **given}
+    fields = {"code": 422, "type": "BadTensor", "message": "other pixels", "input": asked}
+    answers.status, answers.body = 422, json.dumps(fields).encode()
+    with pytest.raises(ServerError, match="other pixels"):
+        predict(JPEG, answers.url, "cats", thin=True)
+    assert len(answers.requests) == 1
+
+
 @pytest.mark.parametrize(
     ("status", "body", "error"),
     [
@@ -96,6 +188,66 @@ def test_refusal_is_an_answer_with_the_servers_message(
     assert prediction.labels == []
     assert (raised.value.code, raised.value.message) == (status, prediction.error)
     assert raised.value.type == ("T" if status == 422 else "")
+
+
+@guarantee(
+    "a reply, for `offpath predict` and `offpath.client`",
+    "serving/client.py",
+    "        if len(self.body) > MAX_REPLY_BYTES:",
+    "        if False:",
+)
+@both
+@pytest.mark.parametrize("name", HOSTILE_REPLIES)
+def test_reply_that_never_ends_or_unfolds_is_an_error_in_time(
+    name: str, predict: Callable[..., Prediction]
+) -> None:
+    *reply, pause_s, why = HOSTILE_REPLIES[name]
+    with hostile_server(*reply, pause_s) as url:
+        tracemalloc.start()
+        began_s = time.monotonic()
+        with pytest.raises(ServerUnreachable, match=f"no answer from {url}: .*{why}"):
+            predict(JPEG, url, "cats", timeout_s=1.0 if pause_s else 20.0)
+        took_s, (_, peak_bytes) = time.monotonic() - began_s, tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert took_s < 20
+    assert peak_bytes < 3 * MAX_REPLY_BYTES
+
+
+@both
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"[" * 100_000, id="nested"),
+        pytest.param(b'{"cat": 1%s}' % (b"0" * 400), id="number-larger-than-a-float"),
+        pytest.param(b'{"cat": NaN}', id="no-number"),
+        pytest.param(b'{"cat": 1e999}', id="infinite"),
+        pytest.param(b'{"message": [1], "type": {"a": 1}}', id="message-of-another-type"),
+        pytest.param(b"\xff\xfe", id="no-text"),
+    ],
+)
+def test_strange_body_is_a_prediction_without_labels(
+    body: bytes, predict: Callable[..., Prediction]
+) -> None:
+    with hostile_server(with_length(body, b"server-timing: a;dur=inf")) as url:
+        prediction = predict(JPEG, url, "cats")
+        assert (prediction.labels, prediction.body, prediction.server_timing) == ([], body, {})
+        if body.startswith(b"["):
+            with pytest.raises(ValueError, match="nested too deeply"):
+                prediction.json()
+    refusal = with_length(body).replace(b"200 OK", b"400 Bad")
+    with hostile_server(refusal) as url, pytest.raises(ServerError, match="^400: Bad$"):
+        predict(JPEG, url, "cats")
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x00", "\ud800", "a?b#c"])
+def test_strange_name_in_a_servers_list_is_only_a_path(answers: Answers, name: str) -> None:
+    def respond(path: str, body: bytes) -> tuple[int, bytes]:
+        if path == "/models":
+            return 200, json.dumps({"models": [{"modelName": name}]}).encode()
+        return (200 if path.startswith("/predictions/") else 404), b"{}"
+
+    answers.respond = respond
+    assert predict(JPEG, answers.url).is_ok
 
 
 @pytest.mark.server
@@ -165,6 +317,47 @@ def test_next_host_is_asked_at_once_and_stays_in_use(answers: Answers, pauses: l
             with pytest.raises(ServerUnreachable, match=gone):
                 client.predict(JPEG)
     assert len(pauses) == 2
+
+
+@pytest.mark.parametrize("at_once", [1, 4])
+@pytest.mark.parametrize("kind", ["sync", "asyncio"])
+def test_many_images_are_answered_in_order_a_bounded_number_at_once(
+    answers: Answers, tmp_path: Path, kind: str, at_once: int
+) -> None:
+    together = threading.Barrier(at_once, timeout=20)
+    lock, running, most = threading.Lock(), 0, 0
+
+    def respond(path: str, body: bytes) -> tuple[int, bytes]:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        together.wait()
+        with lock:
+            running -= 1
+        return 200, json.dumps({body.decode(): 1}).encode()
+
+    os.mkfifo(tmp_path / "fifo.jpg")
+    images: list[Image] = [b"%d" % number for number in range(2 * at_once)]
+    answers.respond = respond
+
+    def read(images: list[Image]) -> list[Prediction]:
+        if kind == "sync":
+            with Client(answers.url, "cats") as client:
+                return list(client.predict_many(images, at_once))
+
+        async def run() -> list[Prediction]:
+            async with AsyncClient(answers.url, "cats") as client:
+                return [one async for one in client.predict_many(iter(images), at_once)]
+
+        return asyncio.run(run())
+
+    found = [prediction.labels[0][0] for prediction in read(images)]
+    assert found == [str(number) for number in range(2 * at_once)]
+    assert most == at_once
+    (unread,) = read([tmp_path / "fifo.jpg"])
+    assert (unread.status, unread.is_ok) == (0, False)
+    assert "not a regular file" in (unread.error or "")
 
 
 def test_client_imports_neither_torch_nor_modules_beside_the_script(tmp_path: Path) -> None:

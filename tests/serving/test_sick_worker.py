@@ -17,7 +17,7 @@ import torch
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
 from offpath.serving.front.one_host import MOST_SICK
-from offpath.serving.log_tools.reading import Period, compare, open_store_at, read_records
+from offpath.serving.log_tools.reading import compare, open_store_at, read_records
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.eventually import eventually
@@ -148,7 +148,7 @@ def check_log(failing: Failing, replies: list[Reply]) -> None:
     store = open_store_at(f"file://{failing.log}")
 
     def missing_and_double() -> tuple[int, int]:
-        found = Counter(one["event_id"] for one in read_records(store, Period()))
+        found = Counter(one["event_id"] for one in read_records(store))
         return len(compare(found.elements(), asked).missing), max(found.values())
 
     eventually(lambda: missing_and_double() == (0, 1))

@@ -27,7 +27,7 @@ import psutil
 
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
-from offpath.serving.log_tools.reading import Period, open_store_at, read_records
+from offpath.serving.log_tools.reading import open_store_at, read_records
 from offpath.serving.log_tools.spool import ship_spool
 from offpath.serving.process.processes import find_workers, is_running
 from tests.support.eventually import MOST_S, eventually
@@ -394,4 +394,4 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 
     eventually(is_shipped)
     store = open_store_at((folder / "log").as_uri())
-    return list(read_records(store, Period()))
+    return list(read_records(store))

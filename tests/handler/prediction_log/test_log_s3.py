@@ -85,7 +85,7 @@ def test_outage_delays_no_append_and_everything_arrives_afterwards(
 @pytest.mark.parametrize(
     ("secret", "message", "advice"),
     [
-        pytest.param("wrong", "refused with", "s3:PutObject", id="refused"),
+        pytest.param("wrong", "refused with", "AWS_SECRET_ACCESS_KEY", id="refused"),
         pytest.param(None, "no usable AWS credentials", "blacklist_env_vars", id="missing"),
     ],
 )

@@ -7,10 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
+import duckdb
 import pytest
 
+from offpath.handler.prediction_log.record import FIELDS
 from tests.offpath.conftest import read_json_keys
 from tests.support.eventually import eventually
 from tests.support.prediction_logs import Logs, StartWorker, kill, record, write_log
@@ -199,3 +202,58 @@ def test_credentials_in_a_uri_are_not_repeated(logs: Logs) -> None:
 
     assert done.code == 2
     assert done.err.count("\n") == 1 and "secret" not in done.err
+
+
+def test_read_is_in_order_of_time_and_finds_one_record(logs: Logs, tmp_path: Path) -> None:
+    times = [f"2026-11-21T0{hour}:00:00.000Z" for hour in (5, 3, 4)]
+    uri = write_log(tmp_path / "out", [record(f"e{n}", time) for n, time in enumerate(times)])
+    write_log(tmp_path / "out", [record("first~copy", "2026-11-21T02:00:00.000Z")])
+
+    lines = logs("read", uri, "--json").out.splitlines()
+    assert [json.loads(line)["event_id"] for line in lines] == ["first~copy", "e1", "e2", "e0"]
+    table = logs("read", uri).out
+    assert table.index("e1") < table.index("e2") < table.index("e0")
+    for named, found in (("e2", "e2"), ("first", "first~copy"), ("first~copy", "first~copy")):
+        (line,) = logs("read", uri, "--id", named, "--json").out.splitlines()
+        assert json.loads(line)["event_id"] == found
+    done = logs("read", uri, "--id", "e")
+    assert done.code == 1 and "no record of 'e'" in done.err
+
+
+def test_parquet_has_every_field_with_its_type(logs: Logs, tmp_path: Path) -> None:
+    fields = {"user_id": "\ud800'", "payload_bytes": 7, "stage_ms": {"decode": 1.5}}
+    extra = {"box": [1, 2]}
+    late = record(
+        "late", "2026-11-21T04:00:00.000Z", **fields, predictions=[("cat", 0.5)], extra=extra
+    )
+    early = record("early", "2026-11-21T03:00:00.000Z", status=422, error="UndecodableImage")
+    uri = write_log(tmp_path / "out", [late, early])
+    file = tmp_path / "it's.parquet"
+
+    done = logs("read", uri, "--parquet", file, "--since", "2026-11-21")
+
+    assert done.code == 0 and f"2 records: {file}" in done.out
+    table = duckdb.read_parquet(str(file))
+    assert set(table.columns) == set(FIELDS)
+    rows = [dict(zip(table.columns, row)) for row in table.fetchall()]
+    assert [row["event_id"] for row in rows] == ["early", "late"]
+    assert rows[0]["error"] == "UndecodableImage" and rows[0]["predictions"] == []
+    assert rows[1]["inference_time"] == datetime(2026, 11, 21, 4)
+    assert rows[1]["predictions"] == [{"label": "cat", "probability": 0.5}]
+    assert (rows[1]["stage_ms"]["decode"], rows[1]["payload_bytes"]) == (1.5, 7)
+    assert (rows[1]["user_id"], json.loads(rows[1]["extra"])) == ("\ufffd'", extra)
+
+
+@pytest.mark.parametrize("command", ["read", "verify", "report"])
+def test_place_without_a_log_is_an_error(logs: Logs, tmp_path: Path, command: str) -> None:
+    write_log(tmp_path / "out", [record("a")])
+    (tmp_path / "ids").write_text("a\n")
+    uri = f"file://{tmp_path}/out/other"
+    (tmp_path / "out" / "other").mkdir()
+    options = {"verify": ["--ids", tmp_path / "ids"], "report": ["--b", "since=1h", "--a"]}
+    *before, last = [*options.get(command, []), uri]
+    done = logs(command, *before, last)
+    assert done.code == 2 and f"there is no prediction log at '{uri}'" in done.err
+    # A log without records in the period is no error.
+    done = logs("read", f"file://{tmp_path}/out", "--until", "2020-01-01")
+    assert done.code == 0 and "no records in this period" in done.out

@@ -71,7 +71,7 @@ def test_bomb_is_named_and_the_rest_is_read(
     assert why in done.err or content is NO_RECORDS
     report = run("logs", "report", "--a", uri, "--b", uri, "--json")
     assert report.err == done.err
-    assert json.loads(report.out)["sets"]["a"]["records"] == 1
+    assert json.loads(report.out)["figures"]["requests_a"] == 1
 
 
 def test_objects_that_are_no_files_are_named_and_the_rest_is_read(run: Run, tmp_path: Path) -> None:

@@ -84,10 +84,15 @@ def test_two_workers_and_a_ship_from_outside_deliver_everything_once(
     assert done.code == 0, done.err
     assert (verdict["missing"], verdict["double"]) == ([], [])
     assert verdict["asked"] == len(answered)
+    wrong = run_logs("read", uri, AWS_SECRET_ACCESS_KEY="wrong", **store)
+    assert wrong.code == 1 and "AWS_SECRET_ACCESS_KEY" in wrong.err
+    assert "PutObject" not in wrong.err
+    elsewhere = run_logs("read", f"{uri}-misspelt", "--since", "1h", **store)
+    assert elsewhere.code == 2 and "there is no prediction log at" in elsewhere.err
     read = run_logs("read", uri, "--since", "1h", "--json", **store)
     counts = Counter(json.loads(line)["event_id"] for line in read.out.splitlines())
     assert set(counts.values()) == {1}
     sets = ("--a", uri, "--b", "since=1h", "--fail-if", f"requests_b<{len(counts)}")
     report = run_logs("report", *sets, "--json", **store)
     assert report.code == 0, report.err
-    assert json.loads(report.out)["sets"]["a"]["records"] == len(counts)
+    assert json.loads(report.out)["figures"]["requests_a"] == len(counts)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import pytest
 from offpath.commands.predict import find_images
 from offpath.errors import ExpectedError
 from offpath.handler.request.npy import read_npy
+from offpath.serving.printable import UNPRINTABLE
 from tests.offpath.conftest import Done, Run, read_json_keys
 from tests.support.answering_server import Answers, answering_server
 from tests.support.certificates import write_certificate
+from tests.support.guarantees import guarantee
 from tests.support.photographs import encode, find_photograph
 
 Predict = Callable[..., Done]
@@ -40,13 +43,12 @@ def photo(tmp_path: Path) -> Path:
 def test_model_token_and_thin_pixels_reach_the_server(
     predict: Predict, answers: Answers, photo: Path
 ) -> None:
-    sizes = ("--thin", "--set", "image_size=64", "--set", "resize_size=80")
     options = ("--url", answers.url, "--model", "cats", "--token", "secret")
-    assert predict(photo, *options, *sizes)[0] == 0
+    assert predict(photo, *options, "--thin")[0] == 0
     path, headers, body = answers.requests[0]
     assert path == "/predictions/cats"
     assert headers["authorization"] == "Bearer secret"
-    assert read_npy(body, (64, 64, 3)).shape == (64, 64, 3)
+    assert read_npy(body, (224, 224, 3)).shape == (224, 224, 3)
 
 
 def test_image_that_cannot_be_sent_does_not_stop_the_others(
@@ -54,15 +56,16 @@ def test_image_that_cannot_be_sent_does_not_stop_the_others(
 ) -> None:
     (tmp_path / "broken.png").write_bytes(b"junk")
     (tmp_path / "folder.jpg").mkdir()
+    os.mkfifo(tmp_path / "fifo.jpg")
     code, out, err = predict(tmp_path, "--url", answers.url, "--thin", "--json")
     lines = {Path(line["image"]).name: line for line in map(json.loads, out.splitlines())}
     assert code == 1
     assert lines["photo.jpg"]["status"] == 200
     assert list(lines["photo.jpg"]) == read_json_keys()["predict"]
-    for name in ("broken.png", "folder.jpg"):
+    for name in ("broken.png", "folder.jpg", "fifo.jpg"):
         assert lines[name]["status"] is None
         assert lines[name]["error"]
-    assert "2 of 3 images" in err
+    assert "3 of 4 images" in err
 
 
 def test_private_certificate_is_trusted_only_by_name(
@@ -115,3 +118,86 @@ def test_brackets_in_names_and_labels_are_no_markup(
     code, out, _ = predict(file, "--url", answers.url)
     assert code == 0
     assert "a[red].jpg" in out and "[/red]cat" in out
+
+
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [
+        pytest.param(b'{"boxes": [1]}', {"boxes": [1]}, id="object"),
+        pytest.param(b"3", 3, id="number"),
+        pytest.param(b"a text", "a text", id="text"),
+        pytest.param(b"[NaN]", "[NaN]", id="not-a-number"),
+        pytest.param(b"[" * 100_000, "[" * 100_000, id="nested"),
+        pytest.param(b'{"cat": 0.75}', None, id="labels"),
+    ],
+)
+def test_answer_of_a_custom_handler_is_in_the_json(
+    predict: Predict, answers: Answers, photo: Path, body: bytes, answer: object
+) -> None:
+    answers.body = body
+    code, out, _ = predict(photo, "--url", answers.url, "--json")
+    assert code == 0 and json.loads(out)["answer"] == answer
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        pytest.param((), "the server asks for a token (pass --token)", id="none"),
+        pytest.param(("--token", "x"), "another token than --token's", id="wrong"),
+    ],
+)
+def test_a_401_names_the_option(
+    predict: Predict, answers: Answers, photo: Path, options: tuple[str, ...], hint: str
+) -> None:
+    answers.status = 401
+    code, _, err = predict(photo, "--url", answers.url, *options)
+    assert code == 1 and hint in err
+
+
+def test_names_of_files_are_whole_on_a_narrow_terminal(
+    predict: Predict, answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / f"{'long-' * 20}name.jpg"
+    file.write_bytes(JPEG)
+    answers.body = b'{"a rather long label of a class": 1.0}'
+    answers.headers = {"Server-Timing": "decode;dur=1.5, inference;dur=15, postprocess;dur=2"}
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = predict(file, "--url", answers.url)
+    assert code == 0 and str(file) in out
+
+
+ESCAPE = "\x1b[2J\x9b\u202e"
+
+
+@guarantee(
+    "a reply, for `offpath predict` and `offpath.client`",
+    "offpath/commands/predict.py",
+    "[printable(cell) for cell in _row(*pair)]",
+    "[cell for cell in _row(*pair)]",
+)
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        pytest.param(200, {f"{ESCAPE}cat": 1.0}, id="label"),
+        pytest.param(200, {"answer": ESCAPE}, id="custom-answer"),
+        pytest.param(400, {"message": ESCAPE + "x" * 2000}, id="message"),
+        pytest.param(404, {"models": [{"modelName": ESCAPE}, {"modelName": "b"}]}, id="models"),
+    ],
+)
+def test_no_text_of_a_server_or_file_commands_the_terminal(
+    predict: Predict, answers: Answers, tmp_path: Path, status: int, body: dict[str, object]
+) -> None:
+    file = tmp_path / f"a{ESCAPE}.jpg"
+    file.write_bytes(JPEG)
+    answers.headers = {"Server-Timing": f"{ESCAPE.encode().decode('latin-1')};dur=5"}
+
+    def respond(path: str, _: bytes) -> tuple[int, bytes]:
+        is_list = path == "/models"
+        return (200 if is_list else status), json.dumps(body, ensure_ascii=False).encode()
+
+    answers.respond = respond
+    _, out, err = predict(file, "--url", answers.url)
+    shown = out + err
+    assert UNPRINTABLE.search(shown.replace("\n", "")) is None
+    assert r"\x1b[2J\x9b\u202e" in shown
+    assert "x" * 1000 not in shown
