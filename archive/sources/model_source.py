@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import zipfile
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -283,13 +282,7 @@ def _fit(module: torch.nn.Module, state_dict: StateDict, source: str) -> StateDi
     own = torch.nn.Module.state_dict(module)
     problems = _find_problems(own, state_dict)
     try:
-        try:
-            torch.nn.Module.load_state_dict(module, state_dict)
-        except ValueError:
-            # MNASNet's loader asks for a version, which a .safetensors file does not have.
-            state_dict = OrderedDict(state_dict)
-            state_dict._metadata = {"": own._metadata[""]}  # type: ignore[attr-defined]
-            torch.nn.Module.load_state_dict(module, state_dict)
+        torch.nn.Module.load_state_dict(module, state_dict)
     except Exception as error:
         reason = "; ".join(problems) or format_error(error)
         cure = _find_cure(own, state_dict)
