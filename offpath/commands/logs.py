@@ -223,7 +223,8 @@ def read(
                 click.echo(json.dumps(record, separators=(",", ":")))
         else:
             # User ids come from clients and labels from models: they must not act as markup.
-            rows = [list(map(printable, _row(record))) for record in in_order_of_time(chosen)]
+            chosen = in_order_of_time(chosen)
+            rows = [[printable(cell) for cell in _row(record)] for record in chosen]
             count = len(rows)
     if parquet is not None:
         click.echo(f"{count} records: {parquet}")

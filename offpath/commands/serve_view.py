@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from offpath.serving.client import Prediction
+from offpath.serving.printable import printable
 from offpath.serving.server.management import ModelStatus
 from offpath.serving.server.server_log import LogLine
 from offpath.serving.session import View
@@ -87,7 +88,7 @@ class ServeView(View):
             return
         self._out.print(f"\n{photograph.name}: {prediction.latency_ms:.1f} ms")
         for label, probability in prediction.labels:
-            self._out.print(f"  {probability:6.1%}  {label}")
+            self._out.print(f"  {probability:6.1%}  {printable(label)}")
         stages = ", ".join(
             f"{stage} {duration_ms:.1f}" for stage, duration_ms in prediction.server_timing.items()
         )
