@@ -47,6 +47,8 @@ REQUIREMENTS = (
     "aiobotocore",
     "captum",
 )
+# Ray counts a GPU in parts of this size.
+GPU_PARTS = 10_000
 # Ray's and Triton's own limits are lower.
 MOST_REQUESTS = 1_000_000
 # Values of the setting `engine` that are also the name of a package; docs/engines.md.
@@ -69,6 +71,13 @@ class Exportable:
     @property
     def wants_gpu(self) -> bool:
         return self.serving.device_type == "gpu"
+
+    def share_gpu(self, workers: int) -> float:
+        """Returns the part of a GPU that each of these workers asks Ray for; 0 on the CPU.
+
+        It is rounded down to Ray's ten-thousandths, or the last worker would find too little left.
+        """
+        return GPU_PARTS // workers / GPU_PARTS if self.wants_gpu else 0
 
     def list_gpus(self) -> list[int]:
         """Lists the GPUs of this machine that workers take in turn; none for the CPU."""
