@@ -6,6 +6,7 @@ import json
 import tempfile
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from offpath.archive.no_network import environment_cleared
 from offpath.commands.shared_options import json_option, read_settings, settings_option
 from offpath.errors import WrongOption
 from offpath.handler.config import INPUT_SETTINGS
@@ -160,7 +162,9 @@ def command(**options: Any) -> None:
       offpath archive --prediction-log s3://bucket/p --set 'prediction_log={sync: fsync}'
       offpath archive --engine openvino --precision int8 --calibrate my-photographs/
     """
-    with tempfile.TemporaryDirectory(prefix="offpath-from-") as folder:
+    # What a stranger's code could read of this process's environment, it could store in the archive.
+    cleared = environment_cleared() if options["old"] else nullcontext()
+    with tempfile.TemporaryDirectory(prefix="offpath-from-") as folder, cleared:
         built = _build(options, Path(folder))
     settings, size = built.config.settings, built.path.stat().st_size
     if options["as_json"]:
@@ -243,6 +247,9 @@ def _load_old(
     if handler is not None:
         return source, handler, None
     settings, custom = convert_handler(old)
+    taken = ", ".join(f"{key} {value!r:.80}" for key, value in settings.items())
+    if taken:
+        _say(f"taken from {old.handler}: {taken}")
     if settings and find_channels(source.module) == 1:
         settings["channels"] = 1
     source = replace(source, handler=settings)
