@@ -26,8 +26,11 @@ from offpath.archive.sources.stock_archive import OldArchive
 from offpath.archive.sources.transforms import DERIVED
 from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import ConfigError
 from offpath.handler.model.engines.eager import EagerEngine
+from offpath.handler.model.engines.engine import FOLDER
 from offpath.handler.model.outputs import activate
+from offpath.handler.model.parity import load_parity_set, measure_parity
 
 PROGRAM = "offpath.archive.sources.handler_process"
 MOST_PHOTOGRAPHS = 16
@@ -69,6 +72,9 @@ def convert_handler(old: OldArchive) -> tuple[dict[str, Any], CustomHandler | No
         WrongOption: the handler changes more than can be converted.
     """
     folder, handler = old.folder, old.handler
+    if old.ours is not None:
+        file, _, name = handler.partition(":")
+        return old.ours, CustomHandler(folder / file, name) if name else None
     if old.has_stock_handler:
         return {}, None
     try:
@@ -110,6 +116,8 @@ def compare_scores(
     Raises:
         WrongOption: the old handler fails on all photographs, or gives one other scores.
     """
+    if old.ours is not None:
+        return _compare_answers(old, model, config)
     files = sorted(path for path in (calibrate or BUNDLED).iterdir() if path.is_file())
     del files[MOST_PHOTOGRAPHS:]
     try:
@@ -148,6 +156,23 @@ def compare_scores(
                 f"{ours.max():.3f}; {CURE}"
             )
     return f"compared with the old handler on {len(before)} photographs: the same scores"
+
+
+def _compare_answers(old: OldArchive, model: torch.nn.Module, config: HandlerConfig) -> str:
+    """Compares the answers with those that an archive of ours holds for its parity gate."""
+    reference = None
+    with contextlib.suppress(ConfigError):  # an earlier version stored them in another way
+        reference = load_parity_set(old.folder / FOLDER, config)
+    if reference is None:
+        return "not compared: the old archive holds no photographs with answers, or unreadable ones"
+    cpu = torch.device("cpu")
+    parity = measure_parity(EagerEngine(model, config, cpu), reference, config, cpu)
+    if not parity.holds(config.parity_bound):
+        raise WrongOption(
+            f"the model answers {parity.images} photographs otherwise than the old archive does: "
+            f"it moves a probability by {parity.largest_move:.3f}; build the archive from its model"
+        )
+    return f"compared with the old archive on {parity.images} photographs: the same answers"
 
 
 def _run(folder: Path, handler: str, files: Sequence[Path] = ()) -> Any:

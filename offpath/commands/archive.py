@@ -50,8 +50,8 @@ if TYPE_CHECKING:  # these modules import torch
     "old",
     type=Path,
     metavar="OLD.mar",
-    help="Convert an archive of TorchServe's image_classifier, or of a subclass with another "
-    "image_processing or postprocess: take its model, weights, labels, name and batch settings "
+    help="Convert an archive of TorchServe's image_classifier, of a subclass with another "
+    "image_processing or postprocess, or of another version of offpath: take its model, weights, labels, name and batch settings "
     "instead of --model, --weights and --labels, and list what changes.",
 )
 @click.option(
@@ -247,16 +247,18 @@ def _load_old(
     _say(f"running {own}{old.model.name} of {options['old']}, which is Python code")
     source = load_model_source(options["model"], options["weights"], _say)
     source = replace(source, files={**old.nested_files, **source.files})
-    if handler is not None:
+    if handler is not None and old.ours is None:
         return source, handler, None
     settings, custom = convert_handler(old)
+    custom = handler or custom
     taken = ", ".join(f"{key} {value!r:.80}" for key, value in settings.items())
     if taken:
-        _say(f"taken from {old.handler}: {taken}")
+        _say(f"taken from {options['old'].name}: {taken}")
     if settings and find_channels(source.module) == 1:
         settings["channels"] = 1
     source = replace(source, handler=settings)
-    if given.keys() & (settings or {*INPUT_SETTINGS, "activation", "top_k"}):
+    answering = {*INPUT_SETTINGS, "activation", "output", "top_k"}
+    if given.keys() & answering & (settings.keys() or answering):
         _say("not compared with the old handler, whose answers --set changes")
         return source, custom, None
     return source, custom, partial(compare_scores, old, custom, options["calibrate"])

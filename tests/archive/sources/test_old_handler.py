@@ -224,7 +224,7 @@ def test_only_derived_settings_are_taken_of_what_an_archives_code_says(
     )
     given = ("image_size=28", "resize=stretch", "channels=1", "mean=0.1", "std=0.3", "top_k=3")
     new, said = convert(old, *(word for one in given for word in ("--set", one)))
-    assert "taken from liar.py: top_k 3, interpolation 'bilinear'\n" in said
+    assert "taken from stock.mar: top_k 3, interpolation 'bilinear'\n" in said
     with zipfile.ZipFile(new) as archive:
         section = yaml.safe_load(archive.read("model-config.yaml"))["handler"]
     assert section["interpolation"] == "bilinear"
