@@ -16,6 +16,7 @@ from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
 from offpath.handler.serving_settings import ServingSettings
+from offpath.serving.check.spelling import find_unread_settings
 from offpath.serving.process.gpus import list_gpus
 from offpath.serving.service.model_service import ServiceSettings, largest_body_bytes
 
@@ -118,6 +119,8 @@ def read_exportable(path: Path) -> Exportable:
         raise WrongOption(
             f"{path} has no model-config.yaml; build the archive with `offpath archive`"
         )
+    for _, problem in find_unread_settings(archive):
+        raise WrongOption(f"model-config.yaml of {path}: {problem}")
     try:
         handler = HandlerConfig.from_mapping(archive.model_config.get("handler"), environ={})
     except ConfigError as error:
