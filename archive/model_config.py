@@ -220,8 +220,8 @@ def check_server_setting(key: str, value: Any) -> None:
     """
     name = next((name for name, its_key in KEYS.items() if its_key == key), None)
     if name is None:
-        accepted = [*KEYS.values(), "handler"]
-        hint = suggest(str(key), accepted) or f"; accepted: {', '.join(accepted)}"
+        keys = [*KEYS.values(), "handler"]
+        hint = suggest(str(key), keys) or f"; accepted: {', '.join(keys)}"
         raise WrongOption(f"unknown setting {key!r}{hint}")
     low, high = RANGES.get(name, (None, None))
     if is_accepted(name, value) and (high is None or value <= high):

@@ -78,7 +78,8 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
     model, names = archive.manifest["model"], archive.names
     handler = archive.handler
     handler_file = f"{PurePosixPath(handler.partition(':')[0]).stem}.py"
-    if handler != STOCK_HANDLER and handler_file not in names and not has_own_handler:
+    has_code = archive.has_our_handler or has_own_handler or handler_file in names
+    if handler != STOCK_HANDLER and not has_code:
         raise WrongOption(
             f"{path.name} has TorchServe's handler {handler!r}, not {STOCK_HANDLER}, and its code "
             "before and after the model cannot be converted; write that code as a subclass and "
@@ -102,7 +103,7 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
     server, changes = _read_server(archive)
     ours = None
     if archive.has_our_handler:
-        names = {name for name in names if not name.startswith(("offpath/", f"{FOLDER}/"))}
+        known |= {name for name in names if name.startswith(("offpath/", f"{FOLDER}/"))}
         handler, ours = _read_ours(archive, folder, changes)
         known.add(handler.partition(":")[0])
     if labels is None:

@@ -50,9 +50,9 @@ if TYPE_CHECKING:  # these modules import torch
     "old",
     type=Path,
     metavar="OLD.mar",
-    help="Convert an archive of TorchServe's image_classifier, of a subclass with another "
-    "image_processing or postprocess, or of another version of offpath: take its model, weights, labels, name and batch settings "
-    "instead of --model, --weights and --labels, and list what changes.",
+    help="Convert an archive of TorchServe's image_classifier, or of a subclass with another "
+    "image_processing or postprocess, or of an earlier offpath: take its model, weights, labels, "
+    "name and settings instead of --model, --weights and --labels, and list what changes.",
 )
 @click.option(
     "--labels",
@@ -162,7 +162,7 @@ def command(**options: Any) -> None:
       offpath archive --prediction-log s3://bucket/p --set 'prediction_log={sync: fsync}'
       offpath archive --engine openvino --precision int8 --calibrate my-photographs/
     """
-    # What a stranger's code could read of this process's environment, it could store in the archive.
+    # A stranger's code could store what it finds in this process's environment in the archive.
     cleared = environment_cleared() if options["old"] else nullcontext()
     with tempfile.TemporaryDirectory(prefix="offpath-from-") as folder, cleared:
         built = _build(options, Path(folder))
@@ -202,8 +202,9 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
 
     warnings.filterwarnings("ignore", message=".*torch.jit.*")
     handler_file = options["custom_handler"]
-    own = settings.get("own") if isinstance(settings.get("own"), dict) else ()
-    handler = load_custom_handler(handler_file, own, _say) if handler_file else None
+    own = settings.get("own") or ()
+    keys = own if isinstance(own, dict) else ()
+    handler = load_custom_handler(handler_file, keys, _say) if handler_file else None
     name = options["name"] or "classifier"
     find_target(name, options["output"], options["force"], version)
     if old is None:

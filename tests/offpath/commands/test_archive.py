@@ -102,7 +102,7 @@ class Mine(OffpathClassifier):
     [
         pytest.param(
             "{'best': result.predictions[0].label}",
-            *(0, "the handler's answer to espresso.jpg: 200 {\"best\":\"0\"}\n"),
+            *(0, 'the handler\'s answer to espresso.jpg: 200 {"best":"0"}\n'),
             id="answers",
         ),
         pytest.param(

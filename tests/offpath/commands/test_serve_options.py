@@ -9,8 +9,8 @@ from offpath.errors import ExpectedError
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.server.server_settings import ServerSettings
 from tests.offpath.conftest import Run
-from tests.support.guarantees import guarantee
 from tests.support.echo_archive import write_mar
+from tests.support.guarantees import guarantee
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "example.org"])
@@ -152,4 +152,3 @@ def test_a_setting_of_the_archives_own_handler_is_no_mistake(
     for name in ("SERVICE_HOST", "SERVICE_PORT_METRICS", "PORT", "PORT_8080_TCP_ADDR"):
         monkeypatch.setenv(f"OFFPATH_{name}", "1")
     assert run("serve", "--model-store", tmp_path / "store").err == ""
-
