@@ -10,7 +10,6 @@ from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.server.server_settings import ServerSettings
 from tests.offpath.conftest import Run
 from tests.support.echo_archive import write_mar
-from tests.support.guarantees import guarantee
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "example.org"])
@@ -90,12 +89,6 @@ def test_management_stays_a_socket_unless_it_is_for_this_machine(
 CONFIG = {"batchSize": 2, "minWorkers": 1, "maxWorkers": 1}
 
 
-@guarantee(
-    "Settings that nothing reads",
-    "offpath/commands/serve.py",
-    "            if not lenient:",
-    "            if lenient:",
-)
 @pytest.mark.parametrize(
     ("properties", "config", "environ", "said"),
     [
