@@ -119,8 +119,8 @@ def read_exportable(path: Path) -> Exportable:
         raise WrongOption(
             f"{path} has no model-config.yaml; build the archive with `offpath archive`"
         )
-    for _, problem in find_unread_settings(archive):
-        raise WrongOption(f"model-config.yaml of {path}: {problem}")
+    for one in find_unread_settings(f"model-config.yaml of {path}", archive):
+        raise WrongOption(f"{one.area}: {one.found}; {one.cure}")
     try:
         handler = HandlerConfig.from_mapping(archive.model_config.get("handler"), environ={})
     except ConfigError as error:

@@ -230,12 +230,12 @@ def find_unread(
     config: Path | None, properties: Mapping[str, str], store: Path, entries: tuple[str, ...]
 ) -> Iterator[str]:
     """Yields a line for each setting that no server reads."""
-    found = (*find_unread_properties(properties), *find_unread_models(properties))
-    yield from (f"{config}: {problem}" for _, problem in found)
-    yield from find_unread_variables(os.environ)
+    found = [*find_unread_properties(str(config), properties)]
+    found += find_unread_models(str(config), properties)
     for _, archive in read_archives(store, entries):
-        where = f"model-config.yaml of {archive.path}"
-        yield from (f"{where}: {problem}" for _, problem in find_unread_settings(archive))
+        found += find_unread_settings(f"model-config.yaml of {archive.path}", archive)
+    yield from (f"{one.area}: {one.found}; {one.cure}" for one in found)
+    yield from find_unread_variables(os.environ)
 
 
 def check_tokens(config: Path, properties: Mapping[str, str]) -> None:

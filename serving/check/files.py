@@ -54,7 +54,6 @@ BODY_BYTES = 1_200_000
 SIZE = re.compile(r"(\d+)([kmgt]?)", re.IGNORECASE)
 METRICS_CURE = f"metrics_config={CONF_DIR / 'metrics.yaml'}"
 LOG4J_CURE = f"-Dlog4j.configurationFile=file://{CONF_DIR / 'log4j2.xml'}"
-CORRECT = "correct it, or remove it"
 LOOPBACK = re.compile(r"//(127\.|localhost|\[::1\])|^unix:")
 
 
@@ -74,8 +73,7 @@ def check_archive(path: Path) -> Iterator[Finding]:
         found = "no model-config.yaml: batch size 1 unless the register API sets another"
         yield lost(area, "batch settings", found, convert)
         return
-    for key, problem in find_unread_settings(archive):
-        yield wrong(area, key, problem, CORRECT)
+    yield from find_unread_settings(area, archive)
     settings = archive.serving
     ignored = {KEYS[name]: value for name, value in settings.ignored.items() if name in RANGES}
     for key, value in ignored.items():
@@ -134,8 +132,7 @@ def check_config(
     """
     options = (properties.get("vmargs", "") if vmargs is None else vmargs).split()
     ours = read_properties(find_config())
-    for key, problem in find_unread_properties(properties):
-        yield wrong(area, key, problem, CORRECT)
+    yield from find_unread_properties(area, properties)
     yield from _check_java(area, properties, options, ours)
     yield from _check_metrics(area, properties)
     for key, cost in WANTED.items():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from offpath.archive.mar_file import MarFile
 from offpath.handler.config_section import suggest
 from offpath.handler.serving_settings import KEYS, RANGES, name_keys
+from offpath.serving.finding import Finding, wrong
 from offpath.serving.server.model_settings import MODELS, read_models
 
 # Keys that TorchServe reads of config.properties (ConfigManager.java, ts/model_server.py).
@@ -53,39 +54,36 @@ ARCHIVE_OPTIONS = {
         max_workers="--workers",
     ),
 }
-# A key, and what is wrong with it.
-Unread = Iterator[tuple[str, str]]
+CORRECT = "correct it, or remove it"
 
 
-def find_unread_properties(properties: Mapping[str, str]) -> Unread:
+def find_unread_properties(area: str, properties: Mapping[str, str]) -> Iterator[Finding]:
     """Yields the keys of a config.properties that no server reads."""
     for key, value in properties.items():
         if key in ARCHIVE_OPTIONS:
-            yield key, (
-                f"TorchServe ignores {key} there; it belongs into models={{...}}, or into the "
-                f"archive (offpath archive {ARCHIVE_OPTIONS[key]} {value})"
-            )
-    yield from _find_unknown(properties, PROPERTIES | ARCHIVE_OPTIONS.keys())
+            found = f"TorchServe ignores {key} there; it belongs into models={{...}} or the archive"
+            yield wrong(area, key, found, f"offpath archive {ARCHIVE_OPTIONS[key]} {value} ...")
+    yield from _find_unknown(area, properties, PROPERTIES | ARCHIVE_OPTIONS.keys())
 
 
-def find_unread_models(properties: Mapping[str, str]) -> Unread:
+def find_unread_models(area: str, properties: Mapping[str, str]) -> Iterator[Finding]:
     """Yields the keys in `models={...}` that TorchServe does not read; raises WrongOption."""
     for versions in read_models(properties, MODELS).values():
         for settings in versions.values():
-            yield from _find_unknown(settings, MODEL_SETTINGS)
+            yield from _find_unknown(area, settings, MODEL_SETTINGS)
 
 
-def find_unread_settings(archive: MarFile) -> Unread:
+def find_unread_settings(area: str, archive: MarFile) -> Iterator[Finding]:
     """Yields the keys of a model-config.yaml that nothing reads.
 
     Another handler than offpath's may read keys of its own, unless they look misspelt.
     """
-    for key, problem in _find_unknown(archive.model_config or {}, SETTINGS):
-        if archive.has_our_handler or "did you mean" in problem:
-            yield key, problem
+    for one in _find_unknown(area, archive.model_config or {}, SETTINGS):
+        if archive.has_our_handler or "did you mean" in one.found:
+            yield one
 
 
-def _find_unknown(given: Collection[str], known: Collection[str]) -> Unread:
+def _find_unknown(area: str, given: Iterable[object], known: Collection[str]) -> Iterator[Finding]:
     for key in map(str, given):
         if key not in known:
-            yield key, f"unknown key {key!r:.80}{suggest(key, known)}"
+            yield wrong(area, key, f"unknown key {key!r:.80}{suggest(key, known)}", CORRECT)

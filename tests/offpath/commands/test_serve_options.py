@@ -95,7 +95,7 @@ CONFIG = {"batchSize": 2, "minWorkers": 1, "maxWorkers": 1}
         pytest.param("maxWorkers=3", CONFIG, "", "ignores maxWorkers there", id="ignored"),
         pytest.param(
             *("max_request_sise=3", CONFIG, ""),
-            "unknown key 'max_request_sise'; did you mean max_request_size; --lenient starts",
+            "unknown key 'max_request_sise'; did you mean max_request_size; correct it, or remove it; --lenient starts",
             id="property",
         ),
         pytest.param(
