@@ -130,6 +130,7 @@ class ArchiveSpec:
         calibrate: a folder of photographs; None for those that PyPI packages ship.
         check: a last check of the model and the handler's settings, which returns a line for `say`;
             raises WrongOption to refuse them.
+        trial: the same for the finished archive.
     """
 
     name: str
@@ -144,6 +145,7 @@ class ArchiveSpec:
     calibrate: Path | None = None
     names_version: bool = False
     check: Callable[[torch.nn.Module, HandlerConfig], str] | None = None
+    trial: Callable[[Path], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,8 @@ def build_archive(
             check_loads_alone(built, spec.source.users_file, WEIGHTS_FILE)
         partial = scratch / "normalised.mar"
         normalise_archive(built, partial)
+        if spec.trial is not None:
+            say(spec.trial(partial))
         try:
             _put(partial, target)
         except OSError as error:

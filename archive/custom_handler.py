@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from offpath.archive import Say, say_nothing
 from offpath.archive.sources.definition import check_shadowing
 from offpath.errors import WrongOption
+from offpath.handler.config_section import suggest
 from offpath.handler.process.lazy_imports import unused_imports_deferred
 
 
@@ -26,11 +30,15 @@ class CustomHandler:
         return f"{self.file.stem}:{self.class_name}"
 
 
-def load_custom_handler(named: str) -> CustomHandler:
+def load_custom_handler(
+    named: str, own: Iterable[object] = (), say: Say = say_nothing
+) -> CustomHandler:
     """Imports the user's handler file as the worker will, and finds its class.
 
     Args:
         named: `my_handler.py`, or `my_handler.py:Class` if the file defines several.
+        own: the keys of the setting `own`.
+        say: told of methods that are never called and keys that are never read.
 
     Raises:
         WrongOption: there is no such file, its name cannot be imported, the import fails, or the
@@ -55,12 +63,37 @@ def load_custom_handler(named: str) -> CustomHandler:
         raise WrongOption(
             f"--handler {file.name}: expected one subclass of OffpathClassifier, found "
             f"{', '.join(found) or 'none'}"
-            + (f"; choose one: --handler {file.name}:{found[0]}" if found else "")
+            + (f"; choose one: --handler {file.name}:{[*found][0]}" if found else "")
         )
-    return CustomHandler(file, class_name or found[0])
+    class_name = class_name or [*found][0]
+    for doubt in (*_find_uncalled(found[class_name]), *_find_unread(own, file)):
+        say(f"warning: {doubt}")
+    return CustomHandler(file, class_name)
 
 
-def _find_subclasses(file: Path) -> list[str]:
+def _find_uncalled(handler: type) -> Iterator[str]:
+    from offpath.handler.classifier import OffpathClassifier
+
+    called = [name for name in vars(OffpathClassifier) if not name.startswith("_")]
+    classes = (one for one in handler.__mro__ if one not in OffpathClassifier.__mro__)
+    names = {name for one in classes for name in vars(one)}
+    if names.isdisjoint(called):
+        yield f"{handler.__name__} overrides no method that offpath calls: {', '.join(called)}"
+    for name in sorted(names.difference(called)):
+        near = suggest(name, called)
+        # TorchServe's handlers have further members, such as image_processing.
+        if near or not name.startswith("_") and hasattr(OffpathClassifier, name):
+            yield f"offpath does not use {handler.__name__}.{name}{near}"
+
+
+def _find_unread(own: Iterable[object], file: Path) -> Iterator[str]:
+    words = re.findall(r"\w+", file.read_text(encoding="utf-8", errors="replace"))
+    for key in map(str, own):
+        if key not in words:
+            yield f"{file.name} does not name the setting own.{key}{suggest(key, words)}"
+
+
+def _find_subclasses(file: Path) -> dict[str, type]:
     # TorchServe's modules warn about missing packages, for instance TensorRT.
     logging.getLogger("ts").setLevel(logging.ERROR)
     with unused_imports_deferred():
@@ -80,10 +113,10 @@ def _find_subclasses(file: Path) -> list[str]:
         sys.modules.pop(file.stem, None)
         if before is not None:
             sys.modules[file.stem] = before
-    return [
-        name
+    return {
+        name: value
         for name, value in vars(module).items()
         if isinstance(value, type)
         and issubclass(value, OffpathClassifier)
         and value.__module__ == file.stem
-    ]
+    }

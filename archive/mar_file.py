@@ -21,6 +21,7 @@ from offpath.handler.serving_settings import ServingSettings
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 OUR_HANDLER = "offpath/handler/classifier.py"
+OUR_MARK = "offpath/custom_handler.txt"
 # The manifest's number of what a server calls on offpath's handler. It grows when a server of this
 # version could not serve an archive of the one before.
 HANDLER_API = 2
@@ -88,8 +89,11 @@ def check_runs_alone(archive: MarFile) -> None:
         )
 
 
-def read_mar(path: Path) -> MarFile:
+def read_mar(path: Path, is_old_accepted: bool = False) -> MarFile:
     """Reads an archive's manifest and model config.
+
+    Args:
+        is_old_accepted: returns archives of earlier versions of offpath too, to convert them.
 
     Raises:
         WrongOption: the file is missing or not a .mar, could write outside of the folder that it is
@@ -105,11 +109,13 @@ def read_mar(path: Path) -> MarFile:
         config_name = model.get("configFile")
         text = _read_text(archive, config_name) if config_name else None
     has_our_handler = OUR_HANDLER in names
-    found = manifest.get(HANDLER_API_KEY, "missing")
-    if has_our_handler and found != HANDLER_API:
+    found = manifest.get(HANDLER_API_KEY, 0)  # the first archives had none
+    is_old = type(found) is int and found < HANDLER_API
+    if has_our_handler and found != HANDLER_API and not (is_old and is_old_accepted):
+        cure = f"offpath archive --from {path}" if is_old else "install the offpath that built it"
         raise WrongOption(
             f"{path}: {HANDLER_API_KEY} in its manifest is {found!r:.80}, expected {HANDLER_API}; "
-            "build it again with this version of offpath"
+            f"{cure}"
         )
     return MarFile(
         path=path,

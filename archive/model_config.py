@@ -15,6 +15,7 @@ import yaml
 
 from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
+from offpath.handler.config_section import suggest
 from offpath.handler.errors import ConfigError
 from offpath.handler.serving_settings import (
     DEVICE_TYPES,
@@ -75,7 +76,19 @@ class _BoundedLoader(yaml.SafeLoader):
             self._length_of[id(node)] = self._characters - before
         if self._characters > MOST_CHARACTERS:
             raise ValueError(f"its aliases stand for more than {MOST_CHARACTERS:,} characters")
+        if isinstance(node, yaml.MappingNode) and not is_alias:
+            _check_keys(node)
         return node
+
+
+def _check_keys(node: yaml.MappingNode) -> None:
+    """Refuses a key that stands twice, of which parsers silently take the last."""
+    found = set()
+    for key, _ in node.value:
+        if isinstance(key, yaml.ScalarNode) and key.value in found:
+            problem = f"the key {key.value!r:.80} stands twice"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+        found.add(key.value if isinstance(key, yaml.ScalarNode) else None)
 
 
 @dataclass(frozen=True)
@@ -207,8 +220,9 @@ def check_server_setting(key: str, value: Any) -> None:
     """
     name = next((name for name, its_key in KEYS.items() if its_key == key), None)
     if name is None:
-        accepted = ", ".join([*KEYS.values(), "handler"])
-        raise WrongOption(f"unknown setting {key!r}; accepted: {accepted}")
+        keys = [*KEYS.values(), "handler"]
+        hint = suggest(str(key), keys) or f"; accepted: {', '.join(keys)}"
+        raise WrongOption(f"unknown setting {key!r}{hint}")
     low, high = RANGES.get(name, (None, None))
     if is_accepted(name, value) and (high is None or value <= high):
         return

@@ -16,6 +16,7 @@ from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
 from offpath.handler.serving_settings import ServingSettings
+from offpath.serving.check.spelling import find_unread_settings
 from offpath.serving.process.gpus import list_gpus
 from offpath.serving.service.model_service import ServiceSettings, largest_body_bytes
 
@@ -47,6 +48,8 @@ REQUIREMENTS = (
     "aiobotocore",
     "captum",
 )
+# Ray counts a GPU in parts of this size.
+GPU_PARTS = 10_000
 # Ray's and Triton's own limits are lower.
 MOST_REQUESTS = 1_000_000
 # Values of the setting `engine` that are also the name of a package; docs/engines.md.
@@ -69,6 +72,13 @@ class Exportable:
     @property
     def wants_gpu(self) -> bool:
         return self.serving.device_type == "gpu"
+
+    def share_gpu(self, workers: int) -> float:
+        """Returns the part of a GPU that each of these workers asks Ray for; 0 on the CPU.
+
+        It is rounded down to Ray's ten-thousandths, or the last worker would find too little left.
+        """
+        return GPU_PARTS // workers / GPU_PARTS if self.wants_gpu else 0
 
     def list_gpus(self) -> list[int]:
         """Lists the GPUs of this machine that workers take in turn; none for the CPU."""
@@ -109,6 +119,8 @@ def read_exportable(path: Path) -> Exportable:
         raise WrongOption(
             f"{path} has no model-config.yaml; build the archive with `offpath archive`"
         )
+    for one in find_unread_settings(f"model-config.yaml of {path}", archive):
+        raise WrongOption(f"{one.area}: {one.found}; {one.cure}")
     try:
         handler = HandlerConfig.from_mapping(archive.model_config.get("handler"), environ={})
     except ConfigError as error:

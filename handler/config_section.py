@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from offpath.handler.errors import ConfigError
@@ -45,10 +45,16 @@ def read_section(settings_class: type, section: object, where: str) -> dict[str,
         raise wrong(where, section, f"a mapping with {', '.join(readers)}")
     for key in section:
         if key not in readers:
-            near = difflib.get_close_matches(str(key), readers, 1)
-            hint = f"did you mean {near[0]}" if near else f"accepted: {', '.join(readers)}"
-            raise ConfigError(f"unknown key {key!r} in {where}; {hint}")
+            hint = suggest(str(key), readers) or f"; accepted: {', '.join(readers)}"
+            raise ConfigError(f"unknown key {key!r} in {where}{hint}")
     return {key: readers[key](value, f"{where}.{key}") for key, value in section.items()}
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Returns the end of a message that names the nearest known spelling; empty without one."""
+    folded = {re.sub(r"[\W_]", "", one).lower(): one for one in known}
+    near = difflib.get_close_matches(re.sub(r"[\W_]", "", name).lower(), folded, 1, 0.75)
+    return f"; did you mean {folded[near[0]]}" if near else ""
 
 
 def wrong(key: str, value: object, accepted: str) -> ConfigError:

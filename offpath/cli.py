@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import io
+import os
 import sys
 import traceback
 
@@ -20,6 +21,7 @@ from offpath.commands.explained_errors import (
     explain_missing,
     explain_path,
 )
+from offpath.commands.variables import find_unread_variables
 from offpath.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.serving.printable import printable_lines
 
@@ -69,8 +71,12 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="torchserve-offpath", prog_name="offpath")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Build, serve, measure and operate image classifiers on TorchServe."""
+    if context.invoked_subcommand != "serve":  # which refuses them
+        for problem in find_unread_variables(os.environ):
+            click.echo(f"offpath: warning: {printable_lines(problem)}", err=True)
 
 
 def run(argv: list[str] | None = None) -> None:

@@ -5,10 +5,13 @@ The archive's code runs in processes of its own (`handler_process.py`).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +23,20 @@ from offpath.archive.custom_handler import CustomHandler
 from offpath.archive.photograph_sets import decode_photograph
 from offpath.archive.photographs import BUNDLED
 from offpath.archive.sources.stock_archive import OldArchive
+from offpath.archive.sources.transforms import DERIVED
 from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import ConfigError
 from offpath.handler.model.engines.eager import EagerEngine
+from offpath.handler.model.engines.engine import FOLDER
 from offpath.handler.model.outputs import activate
+from offpath.handler.model.parity import load_parity_set, measure_parity
 
 PROGRAM = "offpath.archive.sources.handler_process"
 MOST_PHOTOGRAPHS = 16
+LIMIT_S = 600.0
+MAX_RESULT_BYTES = 1 << 24
+MAX_ERROR_BYTES = 4096
 # The largest difference of a probability.
 MOST_DIFFERENT = 0.01
 CURE = (
@@ -43,6 +53,7 @@ from offpath.handler.converted_handler import ConvertedClassifier  # noqa: E402
 
 class {CLASS}(ConvertedClassifier):
     theirs = """
+WRONG_OPTION = "offpath.errors.WrongOption: "
 ENVIRONMENT = {
     "OFFPATH_PREDICTION_LOG": "off",
     "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1",
@@ -61,13 +72,19 @@ def convert_handler(old: OldArchive) -> tuple[dict[str, Any], CustomHandler | No
         WrongOption: the handler changes more than can be converted.
     """
     folder, handler = old.folder, old.handler
+    if old.ours is not None:
+        file, _, name = handler.partition(":")
+        return old.ours, CustomHandler(folder / file, name) if name else None
     if old.has_stock_handler:
         return {}, None
     try:
         found = _run(folder, handler)
-    except WrongOption as error:
+        if not str(found["name"]).isidentifier():
+            raise WrongOption(f"its class is called {found['name']!r:.80}")
+    except (WrongOption, TypeError, KeyError) as error:
         raise WrongOption(f"{handler} cannot be converted: {error}; {CURE}") from error
-    settings: dict[str, Any] = found["settings"]
+    # The process may say anything, because the archive's code runs in it.
+    settings = {key: value for key, value in found["settings"].items() if key in DERIVED}
     if not found["has_postprocess"]:
         return settings, None
     settings["activation"] = "auto"  # for the prediction log; the postprocess gets raw outputs
@@ -99,14 +116,20 @@ def compare_scores(
     Raises:
         WrongOption: the old handler fails on all photographs, or gives one other scores.
     """
+    if old.ours is not None:
+        return _compare_answers(old, model, config)
     files = sorted(path for path in (calibrate or BUNDLED).iterdir() if path.is_file())
     del files[MOST_PHOTOGRAPHS:]
     try:
-        found = _run(old.folder, old.handler, files)
-    except WrongOption as error:
+        found = [*_run(old.folder, old.handler, files)]
+    except (WrongOption, TypeError) as error:
         found = [str(error)]
     # A file on which the old handler fails has an error's text; there are notes among images.
-    before = {file: torch.tensor(one) for file, one in zip(files, found) if type(one) is list}
+    before = {
+        file: torch.tensor(one)
+        for file, one in zip(files, found)
+        if type(one) is list and {float} == {*map(type, one)}
+    }
     if not before:
         raise WrongOption(
             f"the old handler fails on photographs: {found[-1]}; pass images like those that "
@@ -119,6 +142,11 @@ def compare_scores(
         with torch.inference_mode():
             outputs = engine(image[None]).float()
         ours = activate(outputs, "softmax" if custom else config.activation)[0]
+        if theirs.shape != ours.shape:
+            raise WrongOption(
+                f"the old handler gives {file.name} scores of {len(theirs)} classes, and the model "
+                f"has {len(ours)}; {CURE}"
+            )
         # Two best classes may change places if they are as good.
         worse, moved = theirs.max() - theirs[ours.argmax()], (ours - theirs).abs().max()
         if worse > MOST_DIFFERENT or not moved <= MOST_DIFFERENT:
@@ -130,18 +158,56 @@ def compare_scores(
     return f"compared with the old handler on {len(before)} photographs: the same scores"
 
 
+def _compare_answers(old: OldArchive, model: torch.nn.Module, config: HandlerConfig) -> str:
+    """Compares the answers with those that an archive of ours holds for its parity gate."""
+    reference = None
+    with contextlib.suppress(ConfigError):  # an earlier version stored them in another way
+        reference = load_parity_set(old.folder / FOLDER, config)
+    if reference is None:
+        return "not compared: the old archive holds no photographs with answers, or unreadable ones"
+    cpu = torch.device("cpu")
+    parity = measure_parity(EagerEngine(model, config, cpu), reference, config, cpu)
+    if not parity.holds(config.parity_bound):
+        raise WrongOption(
+            f"the model answers {parity.images} photographs otherwise than the old archive does: "
+            f"it moves a probability by {parity.largest_move:.3f}; build the archive from its model"
+        )
+    return f"compared with the old archive on {parity.images} photographs: the same answers"
+
+
 def _run(folder: Path, handler: str, files: Sequence[Path] = ()) -> Any:
-    """Runs the program; if it fails, raises WrongOption with the last line of its errors."""
+    """Runs the program, and returns its JSON, in which the archive's code may have put anything.
+
+    Raises:
+        WrongOption: the program fails, with the last line of its errors, or takes too long.
+    """
     root = str(Path(__file__).parents[3])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
-        [sys.executable, "-m", PROGRAM, str(folder), handler, *map(str, files)],
-        cwd="/",
-        env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode == 0:
-        return json.loads(done.stdout)
-    reason = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
-    raise WrongOption(reason.removeprefix("offpath.errors.WrongOption: ")[:200])
+    # Files, because a process that the archive's code leaves behind would keep a pipe open.
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", PROGRAM, str(folder), handler, *map(str, files)],
+            cwd="/",
+            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=errors,
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise WrongOption(f"its code still runs after {LIMIT_S:g} s") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - MAX_ERROR_BYTES))
+        reason = errors.read().decode(errors="replace").strip() or f"exit status {status}"
+        out.seek(0)
+        result = out.read(MAX_RESULT_BYTES)
+    with contextlib.suppress(ValueError, RecursionError):
+        if status == 0:
+            return json.loads(result)
+        raise WrongOption(reason.splitlines()[-1].removeprefix(WRONG_OPTION)[:200])
+    raise WrongOption("it ends without the result that it was asked for")

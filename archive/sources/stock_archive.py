@@ -1,4 +1,4 @@
-"""Unpacks a stock image_classifier archive, to build ours from it: `offpath archive --from`.
+"""Unpacks an archive, a stock one or one of ours, to build it again: `offpath archive --from`.
 
 The class file and the weights are loaded in the same way as `--model` and `--weights`: nothing is
 unpickled that could run. The user is told what will differ from the stock handler.
@@ -6,17 +6,22 @@ unpickled that could run. The user is told what will differ from the stock handl
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from offpath.archive.mar_file import MANIFEST, MarFile, read_mar, unpack_mar
+from offpath.archive.mar_file import MANIFEST, OUR_MARK, MarFile, read_mar, unpack_mar
 from offpath.archive.model_config import SERVER_SETTINGS, check_server_setting
 from offpath.errors import WrongOption
+from offpath.handler.config import SECTION, HandlerConfig
+from offpath.handler.model.engines.engine import FOLDER
 from offpath.handler.serving_settings import ServingSettings, name_keys
 
-STOCK_HANDLER = "image_classifier"
+STOCK_HANDLER, OURS = "image_classifier", "offpath"
 LABELS_FILE = "index_to_name.json"
+# Our definitions that run a file beside them (archive/models/) -> that file.
+RUN_BY_OURS = {"onnx_model.py": "model.onnx", "exported.py": "program.pt2"}
 # What TorchServe takes for a missing key, where that depends on nothing else (ModelArchive.java).
 STOCK_DEFAULTS = name_keys(
     batch_size=ServingSettings.batch_size, max_batch_delay_ms=ServingSettings.max_batch_delay_ms
@@ -25,24 +30,27 @@ STOCK_DEFAULTS = name_keys(
 
 @dataclass(frozen=True)
 class OldArchive:
-    """An unpacked archive of a TorchServe that is not ours.
+    """An unpacked archive.
 
     Attributes:
         folder: where all of its files are.
-        handler: as TorchServe loads it: `image_classifier`, or a file of the archive.
+        handler: as TorchServe loads it: `image_classifier`, or a file of the archive; of an
+            archive of offpath its custom handler, FILE.py:CLASS, or `offpath`.
+        ours: the `handler:` settings of an archive of offpath; None for another.
         model: the class file, or the TorchScript file.
         weights: the state dict of the class file; None for TorchScript.
         labels: index_to_name.json, or None.
         server: batch, worker and time-out settings.
         extra_files: all other files at its root.
         nested_files: those in folders, by their names.
-        changes: what will differ from the stock handler, one line each.
+        changes: what will differ from the old archive, one line each.
     """
 
     name: str
     version: str
     folder: Path
     handler: str
+    ours: dict[str, Any] | None
     model: Path
     weights: Path | None
     labels: Path | None
@@ -53,32 +61,35 @@ class OldArchive:
 
     @property
     def has_stock_handler(self) -> bool:
-        return self.handler == STOCK_HANDLER
+        return self.handler in (STOCK_HANDLER, OURS)
 
 
 def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchive:
-    """Unpacks a stock archive into an empty folder.
+    """Unpacks an archive into an empty folder.
 
     Args:
         folder: receives the files; it must outlive the result.
         has_own_handler: whether `--handler` replaces the archive's handler.
 
     Raises:
-        WrongOption: the file is no archive, has another handler, or is one of ours already.
+        WrongOption: the file is no archive, or has another handler.
     """
-    archive = read_mar(path)
+    archive = read_mar(path, is_old_accepted=True)
     model, names = archive.manifest["model"], archive.names
-    if archive.has_our_handler:
-        raise WrongOption(f"{path.name} was built by offpath; there is nothing to convert")
     handler = archive.handler
     handler_file = f"{PurePosixPath(handler.partition(':')[0]).stem}.py"
-    if handler != STOCK_HANDLER and handler_file not in names and not has_own_handler:
+    has_code = archive.has_our_handler or has_own_handler or handler_file in names
+    if handler != STOCK_HANDLER and not has_code:
         raise WrongOption(
             f"{path.name} has TorchServe's handler {handler!r}, not {STOCK_HANDLER}, and its code "
             "before and after the model cannot be converted; write that code as a subclass and "
             "pass --handler FILE.py (docs/your-handler.md)"
         )
     files = {key: model.get(f"{key}File") for key in ("model", "serialized", "config")}
+    known = {MANIFEST, LABELS_FILE, handler_file, *filter(None, files.values())}
+    if archive.has_our_handler and files["model"] in RUN_BY_OURS:
+        files |= {"model": None, "serialized": RUN_BY_OURS[files["model"]]}
+        known.add(files["serialized"])
     if files["serialized"] is None:
         raise WrongOption(f"{path.name} has no weights (no serializedFile in its manifest)")
     if files["serialized"].endswith(".so"):
@@ -90,9 +101,13 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
     serialized = folder / files["serialized"]
     labels = folder / LABELS_FILE if LABELS_FILE in names else None
     server, changes = _read_server(archive)
+    ours = None
+    if archive.has_our_handler:
+        known |= {name for name in names if name.startswith(("offpath/", f"{FOLDER}/"))}
+        handler, ours = _read_ours(archive, folder, changes)
+        known.add(handler.partition(":")[0])
     if labels is None:
         changes.append("labels: the archive has no index_to_name.json, so classes are numbers")
-    known = {MANIFEST, LABELS_FILE, handler_file, *filter(None, files.values())}
     if model.get("requirementsFile"):
         known.add(model["requirementsFile"])
         changes.append(
@@ -104,16 +119,35 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
         version=archive.model_version,
         folder=folder,
         handler=handler,
+        ours=ours,
         model=folder / files["model"] if files["model"] else serialized,
         weights=serialized if files["model"] else None,
         labels=labels,
         server=server,
         extra_files=tuple(folder / name for name in others if "/" not in name),
         nested_files={name: folder / name for name in others if "/" in name},
-        changes=tuple(changes + STOCK_CHANGES),
+        changes=tuple(changes + (STOCK_CHANGES if ours is None else OUR_CHANGES)),
     )
 
 
+def _read_ours(archive: MarFile, folder: Path, changes: list[str]) -> tuple[str, dict[str, Any]]:
+    """Returns handler and settings of an unpacked archive of ours; adds what is left out."""
+    section = (archive.model_config or {}).get(SECTION)
+    section = section if isinstance(section, dict) else {}
+    known = {one.name for one in dataclasses.fields(HandlerConfig)}
+    settings = {key: value for key, value in section.items() if key in known}
+    changes += [
+        f"{SECTION}.{key}: this version has no such setting"
+        for key in section
+        if key not in settings
+    ]
+    if OUR_MARK not in archive.names:
+        return OURS, settings
+    name, _, class_name = (folder / OUR_MARK).read_text("utf-8").strip().partition(":")
+    return f"{name}.py:{class_name}", settings
+
+
+OUR_CHANGES = ["handler: this version's; the engine's files are made again"]
 STOCK_CHANGES = [
     "pixels: size, crop, mean and std as before; a large JPEG is decoded at 1/2, 1/4 or 1/8 of its "
     "size (--set decode=exact decodes in full, as before)",
@@ -138,6 +172,8 @@ def _read_server(archive: MarFile) -> tuple[dict[str, Any], list[str]]:
     """Returns the settings that our archive keeps, and a line for each that it leaves out."""
     kept, changes = {}, []
     for key, value in (archive.model_config or {}).items():
+        if archive.has_our_handler and key == SECTION:
+            continue
         try:
             check_server_setting(key, value)
             kept[key] = value

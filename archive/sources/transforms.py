@@ -15,6 +15,11 @@ ORDERS = [
     for size in ([], ["Resize"], ["Resize", "CenterCrop"])
     for normalised in ([], ["Normalize"])
 ]
+# The settings that a conversion takes over from a handler.
+DERIVED = (
+    *("mean", "std", "channels", "resize", "resize_size", "image_size", "interpolation"),
+    "top_k",
+)
 ANYWHERE = ("ToTensor", "Grayscale")
 
 

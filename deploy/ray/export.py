@@ -66,7 +66,7 @@ def export_ray(
         "max_queued": QUEUED,
         "cpus": cpus,
         # Replicas share one device: while one decodes, another computes.
-        "gpus": round(1 / high, 3) if archive.wants_gpu else 0,
+        "gpus": archive.share_gpu(high),
         "ray_version": RAY_VERSION,
         # A pod has room for all replicas.
         "pod_cpus": cpus * high,

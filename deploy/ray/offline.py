@@ -76,7 +76,7 @@ def run_parts_on_ray(
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     archive = read_exportable(mar)
-    gpus = 1 / archive.serving.workers if archive.wants_gpu else 0
+    gpus = archive.share_gpu(archive.serving.workers)
     room = ray.cluster_resources()
     fit = int(room.get("GPU", 0) / gpus if gpus else room["CPU"] / job.threads)
     most = max(1, min(len(parts), most_actors or fit))

@@ -6,6 +6,7 @@ import json
 import tempfile
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from offpath.archive.no_network import environment_cleared
 from offpath.commands.shared_options import json_option, read_settings, settings_option
 from offpath.errors import WrongOption
 from offpath.handler.config import INPUT_SETTINGS
@@ -49,8 +51,8 @@ if TYPE_CHECKING:  # these modules import torch
     type=Path,
     metavar="OLD.mar",
     help="Convert an archive of TorchServe's image_classifier, or of a subclass with another "
-    "image_processing or postprocess: take its model, weights, labels, name and batch settings "
-    "instead of --model, --weights and --labels, and list what changes.",
+    "image_processing or postprocess, or of an earlier offpath: take its model, weights, labels, "
+    "name and settings instead of --model, --weights and --labels, and list what changes.",
 )
 @click.option(
     "--labels",
@@ -160,7 +162,9 @@ def command(**options: Any) -> None:
       offpath archive --prediction-log s3://bucket/p --set 'prediction_log={sync: fsync}'
       offpath archive --engine openvino --precision int8 --calibrate my-photographs/
     """
-    with tempfile.TemporaryDirectory(prefix="offpath-from-") as folder:
+    # A stranger's code could store what it finds in this process's environment in the archive.
+    cleared = environment_cleared() if options["old"] else nullcontext()
+    with tempfile.TemporaryDirectory(prefix="offpath-from-") as folder, cleared:
         built = _build(options, Path(folder))
     settings, size = built.config.settings, built.path.stat().st_size
     if options["as_json"]:
@@ -194,10 +198,13 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
     from offpath.archive.build import ArchiveSpec, build_archive, find_target
     from offpath.archive.custom_handler import load_custom_handler
     from offpath.archive.sources.model_source import load_model_source
+    from offpath.serving.check.trial import try_handler
 
     warnings.filterwarnings("ignore", message=".*torch.jit.*")
     handler_file = options["custom_handler"]
-    handler = load_custom_handler(handler_file) if handler_file else None
+    own = settings.get("own") or ()
+    keys = own if isinstance(own, dict) else ()
+    handler = load_custom_handler(handler_file, keys, _say) if handler_file else None
     name = options["name"] or "classifier"
     find_target(name, options["output"], options["force"], version)
     if old is None:
@@ -220,6 +227,7 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
         calibrate=options["calibrate"],
         names_version=version is not None,
         check=check,
+        trial=None if handler is None else try_handler,
     )
     built = build_archive(spec, options["output"], options["force"], _say)
     _say_where_it_runs(built.config.device_type)
@@ -240,13 +248,18 @@ def _load_old(
     _say(f"running {own}{old.model.name} of {options['old']}, which is Python code")
     source = load_model_source(options["model"], options["weights"], _say)
     source = replace(source, files={**old.nested_files, **source.files})
-    if handler is not None:
+    if handler is not None and old.ours is None:
         return source, handler, None
     settings, custom = convert_handler(old)
+    custom = handler or custom
+    taken = ", ".join(f"{key} {value!r:.80}" for key, value in settings.items())
+    if taken:
+        _say(f"taken from {options['old'].name}: {taken}")
     if settings and find_channels(source.module) == 1:
         settings["channels"] = 1
     source = replace(source, handler=settings)
-    if given.keys() & (settings or {*INPUT_SETTINGS, "activation", "top_k"}):
+    answering = {*INPUT_SETTINGS, "activation", "output", "top_k"}
+    if given.keys() & answering & (settings.keys() or answering):
         _say("not compared with the old handler, whose answers --set changes")
         return source, custom, None
     return source, custom, partial(compare_scores, old, custom, options["calibrate"])

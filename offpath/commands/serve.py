@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from offpath.archive.mar_file import read_archives
 from offpath.commands.serve_options import (
     FILE,
     FOLDER,
@@ -24,8 +26,13 @@ from offpath.commands.serve_options import (
 )
 from offpath.commands.serve_view import ServeView
 from offpath.commands.shared_options import add_options
+from offpath.commands.variables import find_unread_variables
 from offpath.errors import WrongOption
-from offpath.serving.check.files import ARCHIVE_OPTIONS
+from offpath.serving.check.spelling import (
+    find_unread_models,
+    find_unread_properties,
+    find_unread_settings,
+)
 from offpath.serving.front.one_host import serve_behind_door
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
 from offpath.serving.server.model_settings import list_wanted
@@ -82,7 +89,8 @@ SERVER_OPTIONS = (
 @click.option(
     "--lenient",
     is_flag=True,
-    help="Start although --config has a key that TorchServe ignores, such as batch_size.",
+    help="Start although a key of --config or of an archive, or an OFFPATH_ variable, is one that "
+    "nothing reads.",
 )
 @click.option(
     "--allow-cpu",
@@ -132,7 +140,6 @@ def command(
     if config is not None:
         properties = load_config(config)
         check_tokens(config, properties)
-        check_ignored(config, properties, view if lenient else None)
         server_options |= choose_addresses(properties, is_granian)
     listening = {name: server_options[name] for name in ("host", "port", "metrics_port")}
     door = make_door_settings(options, is_granian, **listening, verbose=verbose, drain_s=drain_s)
@@ -154,8 +161,12 @@ def command(
         asked = {**server_options, "server": kind or server_options["server"]}
         if kind == "granian":
             check_granian(asked)
-        wanted = models or list_wanted(load_config(config) if config else {})
-        store, entries = find_models(model_store, wanted, Path(links))
+        loaded = load_config(config) if config else {}
+        store, entries = find_models(model_store, models or list_wanted(loaded), Path(links))
+        for problem in find_unread(config, loaded, store, entries):
+            if not lenient:
+                raise WrongOption(f"{problem}; --lenient starts all the same")
+            view.show_problem(problem)
         return make_settings(store, entries, verbose=verbose, **asked)
 
     try:
@@ -215,20 +226,16 @@ def choose_addresses(loaded: Mapping[str, str], is_granian: bool) -> dict[str, s
     return {option: value for option, value in found.items() if source(option) is not given}
 
 
-def check_ignored(config: Path, properties: Mapping[str, str], view: ServeView | None) -> None:
-    """Refuses keys for a model that TorchServe ignores in config.properties, or shows them.
-
-    Raises:
-        WrongOption: there is such a key, and no view.
-    """
-    for key, option in ARCHIVE_OPTIONS.items():
-        if key not in properties:
-            continue
-        text = f"{config}: TorchServe ignores {key} there; it belongs into models={{...}}, or into "
-        text += f"the archive (offpath archive {option} {properties[key]})"
-        if view is None:
-            raise WrongOption(f"{text}; --lenient starts all the same")
-        view.show_problem(text)
+def find_unread(
+    config: Path | None, properties: Mapping[str, str], store: Path, entries: tuple[str, ...]
+) -> Iterator[str]:
+    """Yields a line for each setting that no server reads."""
+    found = [*find_unread_properties(str(config), properties)]
+    found += find_unread_models(str(config), properties)
+    for _, archive in read_archives(store, entries):
+        found += find_unread_settings(f"model-config.yaml of {archive.path}", archive)
+    yield from (f"{one.area}: {one.found}; {one.cure}" for one in found)
+    yield from find_unread_variables(os.environ)
 
 
 def check_tokens(config: Path, properties: Mapping[str, str]) -> None:

@@ -20,8 +20,9 @@ from offpath.handler.process.foreign_server import (
     read_java_option,
 )
 from offpath.handler.process.host_limits import count_cores
-from offpath.handler.serving_settings import DEVICE_TYPES, KEYS, RANGES, ServingSettings, name_keys
+from offpath.handler.serving_settings import DEVICE_TYPES, KEYS, RANGES, ServingSettings
 from offpath.serving.check.host import has_gpu
+from offpath.serving.check.spelling import find_unread_properties, find_unread_settings
 from offpath.serving.finding import Finding, grade, lost, ok, wrong
 from offpath.serving.server.in_force import (
     CPU_INSTEAD,
@@ -36,17 +37,6 @@ from offpath.serving.server.server_settings import (
 )
 
 AREA = "config"
-# TorchServe ignores these keys in config.properties; a model's settings are in its archive.
-ARCHIVE_OPTIONS = {
-    "batch_size": "--batch-size",
-    "max_batch_delay": "--max-batch-delay-ms",
-    **name_keys(
-        batch_size="--batch-size",
-        max_batch_delay_ms="--max-batch-delay-ms",
-        min_workers="--workers",
-        max_workers="--workers",
-    ),
-}
 # Cost of a missing or different value; the line to copy is from our file.
 WANTED = {
     "metrics_mode": "no /metrics for Prometheus, and a log line per metric",
@@ -83,6 +73,7 @@ def check_archive(path: Path) -> Iterator[Finding]:
         found = "no model-config.yaml: batch size 1 unless the register API sets another"
         yield lost(area, "batch settings", found, convert)
         return
+    yield from find_unread_settings(area, archive)
     settings = archive.serving
     ignored = {KEYS[name]: value for name, value in settings.ignored.items() if name in RANGES}
     for key, value in ignored.items():
@@ -141,11 +132,7 @@ def check_config(
     """
     options = (properties.get("vmargs", "") if vmargs is None else vmargs).split()
     ours = read_properties(find_config())
-    for key, option in ARCHIVE_OPTIONS.items():
-        if key in properties:
-            value = properties[key]
-            found = f"{value}; TorchServe ignores this key in config.properties"
-            yield wrong(area, key, found, f"offpath archive {option} {value} ...")
+    yield from find_unread_properties(area, properties)
     yield from _check_java(area, properties, options, ours)
     yield from _check_metrics(area, properties)
     for key, cost in WANTED.items():

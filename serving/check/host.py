@@ -143,4 +143,7 @@ def _check_engines_and_files() -> Iterator[Finding]:
     limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = f"at most {limit} a process"
     loss = found if limit < LEAST_OPEN_FILES else None
-    yield grade(AREA, "open files", found, loss, f"ulimit -n {min(65536, hard)}")
+    cure = f"ulimit -n {min(65536, hard)}"
+    if hard <= limit:
+        cure = "raise the hard limit: LimitNOFILE= of the unit, or /etc/security/limits.conf"
+    yield grade(AREA, "open files", found, loss, cure)

@@ -48,7 +48,7 @@ def list_wanted(properties: Mapping[str, str]) -> list[str]:
     if properties.get(SNAPSHOT):
         versions = [
             (name, one)
-            for name, models in _read_models(properties, SNAPSHOT).items()
+            for name, models in read_models(properties, SNAPSHOT).items()
             for one in models.values()
         ]
         # Paths without a version lead to a model's first archive.
@@ -90,11 +90,11 @@ def _find_numbers(
     properties: Mapping[str, str], key: str, name: str, version: str
 ) -> dict[str, int]:
     """Returns the settings of one version in `models` or in the snapshot."""
-    found = _read_models(properties, key).get(name, {}).get(version, {})
+    found = read_models(properties, key).get(name, {}).get(version, {})
     return {KEYS[one]: found[KEYS[one]] for one in RANGES if is_accepted(one, found.get(KEYS[one]))}
 
 
-def _read_models(properties: Mapping[str, str], key: str) -> dict[str, dict[str, dict[str, Any]]]:
+def read_models(properties: Mapping[str, str], key: str) -> dict[str, dict[str, dict[str, Any]]]:
     """Reads `models` or the snapshot: name -> version -> settings.
 
     Raises:

@@ -28,6 +28,7 @@ NUMBERS = (
     *("default_workers_per_model", "default_response_timeout", "default_startup_timeout"),
     *("job_queue_size", "max_request_size"),
 )
+MAX_INT = 2**31 - 1  # Java's
 # Keys that every server of ours uses. With enable_envvars_config, TS_* of the environment win over
 # them, but for the last ones.
 VARIABLES = (
@@ -161,8 +162,12 @@ def load_config(path: Path) -> dict[str, str]:
         found = {key: os.environ.get(f"TS_{key.upper()}") for key in VARIABLES}
         properties |= {key: value for key, value in found.items() if value is not None}
     for key in NUMBERS:
-        if not properties.get(key, "0").isdecimal():
-            raise WrongOption(f"{path}: {key} is {properties[key]!r:.80}, expected a whole number")
+        text = properties.get(key, "1")
+        low = 0 if key == "default_workers_per_model" else 1
+        if not re.fullmatch("[0-9]{1,10}", text) or not low <= int(text) <= MAX_INT:
+            raise WrongOption(
+                f"{path}: {key} is {text!r:.80}, expected a whole number from {low} to {MAX_INT}"
+            )
     for key in PATH_KEYS:
         if key in properties:
             properties[key] = str(_resolve_file(properties[key], path.resolve().parent))

@@ -74,7 +74,9 @@ def test_our_handler_of_another_version_is_refused_with_the_cure(
     tmp_path: Path, found: object
 ) -> None:
     pack(tmp_path / "a.mar", {"model": MODEL, HANDLER_API_KEY: found})
-    cure = f"expected {HANDLER_API}; build it again with this version of offpath"
+    cure = f"expected {HANDLER_API}; " + (
+        "offpath archive --from" if found == 0 else "install the offpath that built it"
+    )
     with pytest.raises(WrongOption, match=cure) as refused:
         read_mar(tmp_path / "a.mar")
     assert str(refused.value).isprintable()

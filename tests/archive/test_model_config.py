@@ -26,7 +26,7 @@ def test_embedded_presets_are_complete(name: str) -> None:
         ({"minWorkers": 3, "maxWorkers": 2}, {}, "minWorkers 3 is above maxWorkers 2"),
         ({"deviceType": "tpu"}, {}, "deviceType is 'tpu'; accepted: cpu, gpu"),
         ({"deviceIds": [0, -1]}, {}, "deviceIds is .0, -1.; accepted: a list of GPUs"),
-        ({"batch_size": 8}, {}, "unknown setting 'batch_size'; accepted: minWorkers"),
+        ({"batch_size": 8}, {}, "unknown setting 'batch_size'; did you mean batchSize"),
     ],
 )
 def test_wrong_setting_names_it_and_what_is_accepted(

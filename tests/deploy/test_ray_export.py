@@ -82,12 +82,17 @@ def test_replicas_out_of_order_are_refused_before_anything_is_written(replicas, 
     assert not (tmp_path / "app").exists()
 
 
-def test_replicas_share_the_gpu_and_a_pod_has_it(archive, tmp_path):
+@pytest.fixture
+def gpu_archive(archive, tmp_path):
     settings = {"batchSize": 16, "maxBatchDelay": 5, "maxWorkers": 2}
     settings["deviceType"] = "gpu"
     copy_mar(read_mar(archive), tmp_path / "gpu.mar", {CONFIG: yaml.safe_dump(settings).encode()})
+    return tmp_path / "gpu.mar"
+
+
+def test_replicas_share_the_gpu_and_a_pod_has_it(gpu_archive, tmp_path):
     output = tmp_path / "app"
-    export_ray(tmp_path / "gpu.mar", output, cpus=2)
+    export_ray(gpu_archive, output, cpus=2)
     (application,) = read_yaml(output)["applications"]
     (deployment,) = application["deployments"]
     assert deployment["ray_actor_options"] == {"num_cpus": 2, "num_gpus": 0.5}
@@ -96,6 +101,15 @@ def test_replicas_share_the_gpu_and_a_pod_has_it(archive, tmp_path):
     (worker,) = group["template"]["spec"]["containers"]
     assert worker["resources"]["requests"]["cpu"] == "4"
     assert worker["resources"]["limits"]["nvidia.com/gpu"] == 1
+
+
+@pytest.mark.parametrize("replicas", [1, 3, 6, 7, 11, 13, 64])
+def test_all_replicas_fit_on_one_gpu(replicas, gpu_archive, tmp_path):
+    export_ray(gpu_archive, tmp_path / "app", (1, replicas))
+    (application,) = read_yaml(tmp_path / "app")["applications"]
+    share = application["deployments"][0]["ray_actor_options"]["num_gpus"]
+    parts = round(share * 10_000)  # Ray rounds to these
+    assert 10_000 - replicas < parts * replicas <= 10_000
 
 
 @pytest.fixture(scope="module")

@@ -55,9 +55,16 @@ def test_a_delay_that_torchserve_takes_from_its_default_is_the_same_everywhere(g
     assert "max_queue_delay_microseconds: 100000" in make_config(archive, "some", is_thin=False)
 
 
-def test_settings_that_a_worker_would_refuse_are_refused_at_the_export(tmp_path):
-    archive = write_archive(tmp_path, {"handler": {"image_size": "large"}})
-    with pytest.raises(ExpectedError, match="handler.image_size"):
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"handler": {"image_size": "large"}}, "handler.image_size"),
+        ({"batchsize": 8}, "'batchsize'; did you mean batchSize"),
+    ],
+)
+def test_settings_that_a_server_would_refuse_are_refused_at_the_export(tmp_path, settings, said):
+    archive = write_archive(tmp_path, settings)
+    with pytest.raises(ExpectedError, match=said):
         read_exportable(archive)
 
 

@@ -12,7 +12,6 @@ from offpath.serving.printable import UNPRINTABLE
 from tests.offpath.conftest import Run
 from tests.support.hostile_archives import (
     CLASS_FILE,
-    RAN_VARIABLE,
     pack,
     write_hostile,
 )
@@ -66,7 +65,7 @@ STOCK = {
 @pytest.fixture(autouse=True)
 def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Returns the file that the class file makes where it runs."""
-    monkeypatch.setenv(RAN_VARIABLE, str(tmp_path / "ran"))
+    monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path / "ran"
 
 

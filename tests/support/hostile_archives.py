@@ -13,9 +13,8 @@ from typing import Any
 from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, MANIFEST
 
 MODEL = {"modelName": "m", "modelVersion": "1.0", "handler": "image_classifier"}
-# It runs in a folder of its own.
-RAN_VARIABLE = "CLASS_FILE_RAN"
-CLASS_FILE = f"import os, pathlib\n\npathlib.Path(os.environ['{RAN_VARIABLE}']).touch()\n"
+# It runs in a folder of its own, with few variables.
+CLASS_FILE = "import pathlib\n\n(pathlib.Path.home() / 'ran').touch()\n"
 FILES = {
     "net.py": CLASS_FILE.encode(),
     "net.pt": b"weights",

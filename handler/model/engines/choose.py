@@ -92,10 +92,12 @@ def choose_engine(
         except EngineUnavailable as error:
             if config.engine != "auto" and not refused:
                 raise ConfigError(f"handler.engine is {name!r}: {error}") from error
-            if config.precision != "auto":
+            is_lost = has_artefact(folder, name, precision)
+            # An engine of the same precision that needs no file may follow.
+            if config.precision != "auto" and (is_lost or not waiting):
                 logger.warning("%s", error)
             refused.append(str(error))
-            if has_artefact(folder, name, precision):
+            if is_lost:
                 lost.append(str(error))
             continue
         complaint, parity = None, None

@@ -16,11 +16,12 @@ from PIL import Image
 
 from offpath.archive.sources import old_handler
 from offpath.archive.sources.handler_process import describe, score
-from offpath.archive.sources.old_handler import compare_scores
+from offpath.archive.sources.old_handler import compare_scores, convert_handler
 from offpath.archive.sources.stock_archive import unpack
 from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
 from tests.archive.sources.test_stock_archive import convert
+from tests.support.guarantees import guarantee
 from tests.support.hostile_archives import pack
 from tests.support.photographs import PHOTOGRAPHS
 from tests.support.stock_archive import make_stock
@@ -180,6 +181,74 @@ def test_what_cannot_be_converted_is_named(
         describe("a_handler.py")
 
 
+# It answers in the place of the program, with whatever descriptor that has.
+LIAR = """
+import contextlib, json, os
+
+settings = {{
+    "top_k": 3, "explanations": True, "prediction_log": {{"uri": "s3://theirs/stolen"}},
+    "interpolation": "bicubic" if "A_SECRET" in os.environ else "bilinear",
+}}
+said = json.dumps({{"settings": settings, "name": {name!r}, "has_postprocess": False}})
+for descriptor in range(3, 100):
+    with contextlib.suppress(OSError):
+        os.write(descriptor, said.encode())
+os._exit(0)
+"""
+
+
+@guarantee(
+    "Code of archives that are converted",
+    "archive/sources/old_handler.py",
+    'in found["settings"].items() if key in DERIVED}',
+    'in found["settings"].items()}',
+)
+@guarantee(
+    "Code of archives that are converted",
+    "archive/no_network.py",
+    "            del os.environ[name]",
+    "            pass",
+)
+def test_only_derived_settings_are_taken_of_what_an_archives_code_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_SECRET", "x")
+    (tmp_path / "liar.py").write_text(LIAR.format(name="Liar"))
+    (tmp_path / "mnist.py").write_text(MNIST)
+    made: dict[str, Any] = {}
+    exec(MNIST, made)
+    torch.save(made["Net"]().state_dict(), tmp_path / "mnist.pt")
+    old = make_stock(
+        *(tmp_path / "old", tmp_path / "mnist.py", tmp_path / "mnist.pt"),
+        handler=str(tmp_path / "liar.py"),
+    )
+    given = ("image_size=28", "resize=stretch", "channels=1", "mean=0.1", "std=0.3", "top_k=3")
+    new, said = convert(old, *(word for one in given for word in ("--set", one)))
+    assert "taken from stock.mar: top_k 3, interpolation 'bilinear'\n" in said
+    with zipfile.ZipFile(new) as archive:
+        section = yaml.safe_load(archive.read("model-config.yaml"))["handler"]
+    assert section["interpolation"] == "bilinear"
+    assert not section.keys() & {"prediction_log", "explanations"}
+
+
+@pytest.mark.parametrize(
+    ("code", "limit_s", "refused"),
+    [
+        pytest.param("while True: pass", 0.1, "its code still runs after 0.1 s", id="never-ends"),
+        pytest.param("import os; os._exit(0)", 60, "it ends without the result", id="says-nothing"),
+        pytest.param(LIAR.format(name="X\nimport os"), 60, "its class is called", id="bad-name"),
+    ],
+)
+def test_code_that_does_not_describe_itself_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, limit_s: float, refused: str
+) -> None:
+    files = {"net.py": b"", "net.pth": b"", "a_handler.py": code.encode()}
+    pack(tmp_path / "old.mar", {"model": {**STOCK, "handler": "a_handler.py"}}, files)
+    monkeypatch.setattr(old_handler, "LIMIT_S", limit_s)
+    with pytest.raises(WrongOption, match=f"a_handler.py cannot be converted: {refused}"):
+        convert_handler(unpack(tmp_path / "old.mar", tmp_path / "old"))
+
+
 STOCK = {
     **{"modelName": "m", "handler": "image_classifier"},
     **{"modelFile": "net.py", "serializedFile": "net.pth"},
@@ -210,12 +279,15 @@ def compare(folder: Path, monkeypatch: pytest.MonkeyPatch, said: object) -> str:
         pytest.param([SCORES[0], SCORES[1] + 0.02, SCORES[2] - 0.02], id="moved"),
         pytest.param(SCORES[::-1], id="another-best"),
         pytest.param([float("nan")] * 3, id="no-number"),
+        pytest.param([0.5, 0.5], id="of-other-classes"),
     ],
 )
 def test_other_scores_are_refused_before_the_archive_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: list[float]
 ) -> None:
-    with pytest.raises(WrongOption, match="gives one.png class .*serve the archive as it is"):
+    with pytest.raises(
+        WrongOption, match="gives one.png (class|scores of) .*serve the archive as it is"
+    ):
         compare(tmp_path, monkeypatch, scores)
 
 

@@ -84,3 +84,43 @@ def test_a_second_version_is_a_second_file(archive: Archive, store: Path) -> Non
     assert held == [("classifier", "1.0"), ("classifier", "2.0")]
     refused = archive("--model-version", "1/2")
     assert refused.code == 2 and "--model-version '1/2': accepted" in refused.err
+
+
+HANDLER = """
+import torch
+from offpath.handler.classifier import OffpathClassifier
+
+
+class Mine(OffpathClassifier):
+    def postprocess_item(self, result):
+        return {answer}
+"""
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "said"),
+    [
+        pytest.param(
+            "{'best': result.predictions[0].label}",
+            *(0, 'the handler\'s answer to espresso.jpg: 200 {"best":"0"}\n'),
+            id="answers",
+        ),
+        pytest.param(
+            "result.prediction[0]",
+            *(2, "AttributeError in my_handler.py, line 8: \"'Result' object has no attribute"),
+            id="raises",
+        ),
+        pytest.param(
+            "{'scores': result.outputs}",
+            *(2, "TypeError in my_handler.py, line 7: 'Object of type Tensor is not JSON"),
+            id="tensor",
+        ),
+    ],
+)
+def test_a_handler_of_the_users_answers_a_photograph_before_it_is_packed(
+    archive: Archive, store: Path, answer: str, code: int, said: str
+) -> None:
+    Path("my_handler.py").write_text(HANDLER.format(answer=answer))
+    done = archive("--handler", "my_handler.py", "--engine", "eager", "--precision", "fp32")
+    assert done.code == code and said in done.err
+    assert (store / "classifier.mar").exists() == (code == 0)

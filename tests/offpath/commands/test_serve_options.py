@@ -86,13 +86,63 @@ def test_management_stays_a_socket_unless_it_is_for_this_machine(
     assert served[0].management_port is None
 
 
-def test_an_ignored_key_is_shown_where_the_server_must_start(
+CONFIG = {"batchSize": 2, "minWorkers": 1, "maxWorkers": 1}
+
+
+@pytest.mark.parametrize(
+    ("properties", "config", "environ", "said"),
+    [
+        pytest.param("maxWorkers=3", CONFIG, "", "ignores maxWorkers there", id="ignored"),
+        pytest.param(
+            *("max_request_sise=3", CONFIG, ""),
+            "unknown key 'max_request_sise'; did you mean max_request_size; correct it",
+            id="property",
+        ),
+        pytest.param(
+            *('models={"one": {"1.0": {"batchsize": 3}}}', CONFIG, ""),
+            "unknown key 'batchsize'; did you mean batchSize",
+            id="models",
+        ),
+        pytest.param(
+            *("", {**CONFIG, "batch_size": 8}, ""),
+            "one.mar: unknown key 'batch_size'; did you mean batchSize",
+            id="archive",
+        ),
+        pytest.param(
+            *("", CONFIG, "OFFPATH_PREDICTON_LOG"),
+            "unknown variable OFFPATH_PREDICTON_LOG; did you mean OFFPATH_PREDICTION_LOG",
+            id="variable",
+        ),
+    ],
+)
+def test_a_setting_that_nothing_reads_is_refused_or_shown(
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    properties: str,
+    config: dict[str, int],
+    environ: str,
+    said: str,
+) -> None:
+    monkeypatch.setattr("offpath.commands.serve.serve", lambda *_, **__: None)
+    write_mar(tmp_path / "store", "one", config)
+    (tmp_path / "my.properties").write_text(properties)
+    if environ:
+        monkeypatch.setenv(environ, "off")
+    options = ("--config", tmp_path / "my.properties", "--model-store", tmp_path / "store")
+    refused = run("serve", *options)
+    assert refused.code == 2 and said in refused.err
+    assert refused.err.endswith("; --lenient starts all the same\n")
+    done = run("serve", "--lenient", *options)
+    assert done.code == 0 and said in done.err
+
+
+def test_a_setting_of_the_archives_own_handler_is_no_mistake(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("offpath.commands.serve.serve", lambda *_, **__: None)
-    write_mar(tmp_path / "store", "one")
-    (tmp_path / "my.properties").write_text("maxWorkers=3\n")
-    options = ("--config", tmp_path / "my.properties", "--model-store", tmp_path / "store")
-    assert run("serve", *options).code == 2
-    done = run("serve", "--lenient", *options)
-    assert done.code == 0 and "ignores maxWorkers there" in done.err
+    write_mar(tmp_path / "store", "one", {**CONFIG, "temperature": 2, "torchrun": {"nproc": 1}})
+    # Kubernetes sets these for a Service of the name offpath.
+    for name in ("SERVICE_HOST", "SERVICE_PORT_METRICS", "PORT", "PORT_8080_TCP_ADDR"):
+        monkeypatch.setenv(f"OFFPATH_{name}", "1")
+    assert run("serve", "--model-store", tmp_path / "store").err == ""

@@ -26,6 +26,7 @@ def test_our_archive_is_ok(model_store: Path) -> None:
         (None, "batch settings", State.LOST),
         (MODEL_CONFIG, "handler", State.LOST),
         ({**MODEL_CONFIG, "maxBatchDelay": 0}, "maxBatchDelay", State.WRONG),
+        ({**MODEL_CONFIG, "batchsize": 8}, "batchsize", State.WRONG),
         ({**MODEL_CONFIG, "maxWorkers": 1000}, "workers", State.LOST),
         pytest.param(
             {**MODEL_CONFIG, "deviceType": "gpu"},
@@ -56,3 +57,14 @@ def test_containers_cpu_limit_counts_as_its_cores(
     assert states(mar)["workers"] == State.LOST
     cores = next(one for one in check_host() if one.subject == "cores")
     assert (cores.state, cores.found) == (State.LOST, "64, of which this container may use 2")
+
+
+@pytest.mark.parametrize(
+    ("hard", "cure"), [(256, "raise the hard limit: LimitNOFILE="), (4096, "ulimit -n 4096")]
+)
+def test_the_cure_for_few_open_files_is_one_that_helps(
+    monkeypatch: pytest.MonkeyPatch, hard: int, cure: str
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (256, hard))
+    found = next(one for one in check_host() if one.subject == "open files")
+    assert found.state is State.LOST and found.cure.startswith(cure)

@@ -31,6 +31,7 @@ def test_every_line_to_copy_cures_its_finding() -> None:
     [
         ({"batch_size": "8"}, "batch_size", State.WRONG),
         ({"maxBatchDelay": "8"}, "maxBatchDelay", State.WRONG),
+        ({"job_queue_sise": "8"}, "job_queue_sise", State.WRONG),
         ({"vmargs": "-XX:+UseG1GC"}, "collector", State.LOST),
         ({"vmargs": "-XX:+UseG1GC -XX:G1HeapRegionSize=16m"}, "collector", State.OK),
         ({"vmargs": "-XX:+UseG1GC -XX:+UseParallelGC"}, "collector", State.OK),

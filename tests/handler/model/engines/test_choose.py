@@ -72,11 +72,17 @@ def choose_with(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     return choose_graph
 
 
-def test_auto_without_artefacts_is_the_model_itself(folder: Path) -> None:
+def test_auto_without_artefacts_is_the_model_itself(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for place in (None, folder):
         choice = choose_from(place, precision="fp32")
         assert (choice.engine.name, choice.engine.precision) == ("eager", "fp32")
         assert choice.parity is None
+    assert caplog.text == ""
+    # No other engine has this precision, so a worker runs another than it was asked for.
+    assert choose_from(folder, precision="int8").engine.precision == "fp32"
+    assert "has no engine/model.int8.xml" in caplog.text
 
 
 def test_graph_with_equal_predictions_is_used(choose_with: Callable[..., Choice]) -> None:
