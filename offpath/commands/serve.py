@@ -45,6 +45,10 @@ SERVER_OPTIONS = (
     *("host", "port", "metrics_port", "grpc_port"),
     *("config", "allow_cpu", "log_dir", "server"),
 )
+BY_ADDRESS = (
+    "--canary tells clients apart by their address, and behind a proxy or a balancer all clients "
+    "have the same, so all get the canary or none; add --canary-by HEADER, such as x-user-id"
+)
 
 
 @click.command(name="serve")
@@ -82,7 +86,7 @@ SERVER_OPTIONS = (
 @click.option(
     "--lenient",
     is_flag=True,
-    help="Start although --config has a key that TorchServe ignores, such as batch_size.",
+    help="Start although --config has a key that is ignored there, such as batch_size.",
 )
 @click.option(
     "--allow-cpu",
@@ -139,11 +143,10 @@ def command(
     if is_granian:
         check_granian(server_options)
     check_host(server_options["host"], door, behind_proxy)
-    if door is not None and door.canary and behind_proxy and not door.canary_by:
-        raise WrongOption(
-            "--canary tells clients apart by their address, and behind a proxy all have the same; "
-            "add --canary-by HEADER, such as x-user-id"
-        )
+    if door is not None and door.canary and not door.canary_by:
+        if behind_proxy:
+            raise WrongOption(BY_ADDRESS)
+        view.show_problem(BY_ADDRESS)
     if behind_proxy:
         view.show_problem(
             f"--behind-proxy: {server_options['host']} answers everybody, without TLS and "
@@ -216,7 +219,7 @@ def choose_addresses(loaded: Mapping[str, str], is_granian: bool) -> dict[str, s
 
 
 def check_ignored(config: Path, properties: Mapping[str, str], view: ServeView | None) -> None:
-    """Refuses keys for a model that TorchServe ignores in config.properties, or shows them.
+    """Refuses keys for a model that are ignored in config.properties, or shows them.
 
     Raises:
         WrongOption: there is such a key, and no view.
@@ -224,7 +227,7 @@ def check_ignored(config: Path, properties: Mapping[str, str], view: ServeView |
     for key, option in ARCHIVE_OPTIONS.items():
         if key not in properties:
             continue
-        text = f"{config}: TorchServe ignores {key} there; it belongs into models={{...}}, or into "
+        text = f"{config}: {key} is ignored there; it belongs into models={{...}}, or into "
         text += f"the archive (offpath archive {option} {properties[key]})"
         if view is None:
             raise WrongOption(f"{text}; --lenient starts all the same")

@@ -144,7 +144,7 @@ def check_config(
     for key, option in ARCHIVE_OPTIONS.items():
         if key in properties:
             value = properties[key]
-            found = f"{value}; TorchServe ignores this key in config.properties"
+            found = f"{value}; this key is ignored in config.properties"
             yield wrong(area, key, found, f"offpath archive {option} {value} ...")
     yield from _check_java(area, properties, options, ours)
     yield from _check_metrics(area, properties)

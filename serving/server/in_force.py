@@ -1,4 +1,4 @@
-"""Compares the settings in force for each model of a running TorchServe with its archive.
+"""Compares the settings in force for each model of a running server with its archive.
 
 TorchServe takes batch size, delay, workers and time-outs from several places and says nothing
 when it ignores one. Only the management API shows the values in force.
@@ -17,7 +17,7 @@ from offpath.serving.finding import Finding, wrong
 from offpath.serving.server.management import ManagementClient, ModelStatus
 
 DEVICE = KEYS["device_type"]
-WHOLE_NUMBERS = "TorchServe accepts whole numbers from 1 and ignores other values"
+WHOLE_NUMBERS = "only whole numbers from 1 count"
 ENGINE_CURE = "build the archive on this machine, or for another --engine or --precision"
 CPU_INSTEAD = "--allow-cpu serves it on the CPU, `offpath archive --preset cpu` builds for the CPU"
 
@@ -55,7 +55,7 @@ def check_in_force(
         status = next((one for one in found if one.model_version == version), None)
         if status is None:
             raise ExpectedError(
-                f"TorchServe did not load {archive.path}: {name} {version} is not registered"
+                f"the server did not load {archive.path}: {name} {version} is not registered"
             )
         if archive.has_our_handler:
             status = management.describe_worker(name, version)
@@ -69,7 +69,7 @@ def check_in_force(
         listed = "".join(
             f"\n  {one.area}: {one.subject} is {one.found}; {one.cure}" for one in differences
         )
-        raise ExpectedError(f"TorchServe does not serve as the archives ask:{listed}")
+        raise ExpectedError(f"the server does not serve as the archives ask:{listed}")
     return statuses
 
 
@@ -79,7 +79,7 @@ def _differ(area: str, setting: str, effective: object, wanted: object, cause: s
 
 def _explain(name: str, settings: ServingSettings) -> str:
     if name == "max_batch_delay_ms" and settings.asked[name] == 0:
-        return "TorchServe reads 0 as unset; use 1 ms for the shortest delay"
+        return "0 counts as unset; use 1 ms for the shortest delay"
     if name in settings.ignored:
         return WHOLE_NUMBERS
     if name in ("min_workers", "max_workers"):
@@ -94,9 +94,8 @@ def _explain_workers(asked: Mapping[str, Any]) -> str:
     low, high = asked.get("min_workers"), asked.get("max_workers")
     if not isinstance(low, int) or not isinstance(high, int) or high < low:
         return (
-            "TorchServe uses minWorkers and maxWorkers only together, with 0 < minWorkers <= "
-            "maxWorkers; otherwise it uses default_workers_per_model of config.properties or the "
-            "number of cores"
+            "minWorkers and maxWorkers count only together, with 0 < minWorkers <= maxWorkers; "
+            "otherwise default_workers_per_model of config.properties or the number of cores does"
         )
     return "the model was scaled over the management API"
 
@@ -105,5 +104,5 @@ def _explain_cpu() -> str:
     if not list(Path("/dev").glob("nvidia[0-9]*")):
         why = "this host (or container) has no NVIDIA device"
     else:
-        why = "TorchServe or torch found no device; check number_of_gpu, nvidia-smi and the driver"
+        why = "the server or torch found no device; check number_of_gpu, nvidia-smi and the driver"
     return f"{why}; {CPU_INSTEAD}; `offpath check` shows the host's state"

@@ -17,14 +17,14 @@ def test_a_server_without_the_door_is_for_this_machine(host: str) -> None:
     for loopback in ("127.0.0.1", "localhost"):
         check_host(loopback)
     check_host(host, behind_proxy=True)
-    with pytest.raises(ExpectedError, match="add --front --tokens FILE, or --behind-proxy"):
+    with pytest.raises(ExpectedError, match="--host 127.0.0.1 keeps .*, --front --tokens FILE"):
         check_host(host)
 
 
 def test_an_address_for_others_needs_the_doors_tokens() -> None:
     check_host("0.0.0.0", DoorSettings(tokens=Path("tokens")))
     check_host("::1", DoorSettings())
-    with pytest.raises(ExpectedError, match="add --tokens FILE"):
+    with pytest.raises(ExpectedError, match="this machine, --tokens FILE"):
         check_host("0.0.0.0", DoorSettings())
 
 
@@ -95,4 +95,22 @@ def test_an_ignored_key_is_shown_where_the_server_must_start(
     options = ("--config", tmp_path / "my.properties", "--model-store", tmp_path / "store")
     assert run("serve", *options).code == 2
     done = run("serve", "--lenient", *options)
-    assert done.code == 0 and "ignores maxWorkers there" in done.err
+    assert done.code == 0 and "maxWorkers is ignored there" in done.err
+
+
+@pytest.mark.parametrize(
+    ("by", "warning"),
+    [
+        pytest.param((), "behind a proxy or a balancer all clients have the same", id="by-address"),
+        pytest.param(("--canary-by", "x-user-id"), "", id="by-header"),
+    ],
+)
+def test_a_canary_by_address_is_warned_of(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: tuple[str, ...], warning: str
+) -> None:
+    monkeypatch.setattr("offpath.commands.serve.serve_behind_door", lambda *_, **__: None)
+    write_mar(tmp_path, "one")
+    options = ("--model-store", tmp_path, "--canary", "one=2.0:5%", *by)
+    done = run("serve", "--front", *options)
+    assert done.code == 0 and warning in done.err and bool(warning) == bool(done.err)
+    assert run("serve", "--front", "--behind-proxy", *options).code == (2 if warning else 0)
