@@ -57,7 +57,7 @@ def command() -> None:
     """Show where a request's time goes: by stage, function or line, or inside a server.
 
     `stages`, `cprofile`, `lines` and `flame` run a handler without a server. `server` loads a
-    TorchServe. `offpath bench show` prints a saved profile again.
+    running one. `offpath bench show` prints a saved profile again.
     """
 
 
@@ -138,7 +138,7 @@ def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
     "--url",
     metavar="http://HOST:PORT/predictions/MODEL",
     required=True,
-    help="Model of a running TorchServe.",
+    help="Model of a running server, TorchServe or Granian.",
 )
 @click.option(
     "--metrics-url",
@@ -149,7 +149,7 @@ def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
 def server(outputs: Outputs, **chosen: Any) -> None:
     """Split clients' mean latency into socket, queue, worker and stages.
 
-    Loads a running TorchServe and compares its counters with the clients' clock. The parts add up
+    Loads a running server and compares its counters with the clients' clock. The parts add up
     to the clients' mean latency. Use `--clients 1` to see what a single request costs.
     """  # fmt: skip
     # Before minutes of load.
