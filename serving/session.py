@@ -81,7 +81,8 @@ def serve(
         with view.waiting(f"starting {server.product} ..."):
             statuses = start_checked(server)
         show_gaps(server, statuses, view)
-        view.show_ready(server.urls, statuses, time.monotonic() - started)
+        urls = {**server.urls, "logs": str(server.log_path)}
+        view.show_ready(urls, statuses, time.monotonic() - started)
         if sample:
             with Client(server.inference_url, model=server.model_names()[0]) as client:
                 view.show_prediction(SAMPLE, client.try_predict(SAMPLE))

@@ -122,6 +122,7 @@ class OneHostSession:
             "inference": self.door.url,
             "management": f"unix:{self.door.place.run}/management.sock",
             "metrics": f"{self.door.metrics_url}/metrics",
+            "logs": str(self.door.place.log),
         }
         self._view.show_ready(urls, starting.statuses or [], time.monotonic() - began)
 
