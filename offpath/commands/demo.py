@@ -65,16 +65,17 @@ def command(archive: str | None, port: int, server: str, no_open: bool) -> None:
 
     pages = (*PACKAGE.glob("serving/demo/*"), *BUNDLED.glob("*.jpg"))
     # 32 MB of memory for the bodies are enough for one browser, and a container has 64 MB.
-    door = settle_ports(DoorSettings(port=port, metrics_port=0, front_bodies=1, invocations=True, pages=pages))
+    door = settle_ports(
+        DoorSettings(port=port, metrics_port=0, front_bodies=1, invocations=True, pages=pages)
+    )
     find_nginx()
     view = DemoView(opens=not no_open)
     try:
         with stopping_on_signals():
             if archive is None:
                 make_archive(view)
-                store, models = find_models(STORE, (), STORE)
-            else:
-                store, models = find_models(DEFAULT_STORE, (archive,), STORE)
+            store = STORE if archive is None else DEFAULT_STORE
+            store, models = find_models(store, () if archive is None else (archive,), STORE)
             log_dir = choose_log_dir(None, port)
             settings = ServerSettings(store, models, server=server, log_dir=log_dir, env=NO_LOG)
             serve_behind_door(lambda kind: replace(settings, server=kind or server), door, view)

@@ -43,7 +43,7 @@ DEFAULT_STORE = Path(".offpath/model-store")
 # Options of TorchServe itself, with or without a front door; the rest are the door's.
 SERVER_OPTIONS = (
     *("host", "port", "metrics_port", "grpc_port"),
-    *("config", "allow_cpu", "log_dir", "server"),
+    *("config", "lenient", "allow_cpu", "log_dir", "server"),
 )
 BY_ADDRESS = (
     "--canary tells clients apart by their address, and behind a proxy or a balancer all clients "
@@ -86,7 +86,8 @@ BY_ADDRESS = (
 @click.option(
     "--lenient",
     is_flag=True,
-    help="Start although --config has a key that is ignored there, such as batch_size.",
+    help="Start although --config has a key that is ignored there, such as batch_size, or the spool "
+    "of a prediction log cannot be written.",
 )
 @click.option(
     "--allow-cpu",
@@ -114,7 +115,6 @@ def command(
     once: bool,
     as_json: bool,
     behind_proxy: bool,
-    lenient: bool,
     **options: Any,
 ) -> None:
     """Serve archives with TorchServe or Granian until Ctrl-C or SIGTERM.
@@ -136,7 +136,7 @@ def command(
     if config is not None:
         properties = load_config(config)
         check_tokens(config, properties)
-        check_ignored(config, properties, view if lenient else None)
+        check_ignored(config, properties, view if server_options["lenient"] else None)
         server_options |= choose_addresses(properties, is_granian)
     listening = {name: server_options[name] for name in ("host", "port", "metrics_port")}
     door = make_door_settings(options, is_granian, **listening, verbose=verbose, drain_s=drain_s)

@@ -16,9 +16,10 @@ from offpath.handler.serving_settings import KEYS, RANGES, ServingSettings
 from offpath.serving.finding import Finding, wrong
 from offpath.serving.server.management import ManagementClient, ModelStatus
 
-DEVICE = KEYS["device_type"]
+DEVICE, LOG = KEYS["device_type"], "prediction log"
 WHOLE_NUMBERS = "only whole numbers from 1 count"
 ENGINE_CURE = "build the archive on this machine, or for another --engine or --precision"
+SPOOL_CURE = "make room, or set OFFPATH_SPOOL_DIR; `offpath serve --lenient` starts without it"
 CPU_INSTEAD = "--allow-cpu serves it on the CPU, `offpath archive --preset cpu` builds for the CPU"
 
 
@@ -37,19 +38,31 @@ def find_differences(archive: MarFile, status: ModelStatus) -> Iterator[Finding]
         yield _differ(area, DEVICE, "cpu", "gpu", _explain_cpu())
 
 
+def find_log_problem(status: ModelStatus) -> Iterator[Finding]:
+    """Yields a `wrong` finding if no record can be written to the spool of a prediction log."""
+    if why := status.described.get("log_problem"):
+        found = f"lost, because the spool {status.described.get('spool')} cannot be written: {why}"
+        yield wrong(f"{status.model_name} {status.model_version}", LOG, found, SPOOL_CURE)
+
+
 def check_in_force(
-    archives: Iterable[tuple[str, MarFile]], management: ManagementClient, allow_cpu: bool = False
+    archives: Iterable[tuple[str, MarFile]],
+    management: ManagementClient,
+    allow_cpu: bool = False,
+    lenient: bool = False,
 ) -> list[ModelStatus]:
     """Returns the settings in force for each model, after comparing them with its archive.
 
     Args:
         archives: each archive with the name that its model is served under.
         allow_cpu: accept an archive that asks for a GPU and runs without one.
+        lenient: accept a prediction log that cannot be written.
 
     Raises:
         ExpectedError: a model is missing, or a setting differs; the message lists all differences.
     """
     statuses, differences = [], []
+    accepted = {DEVICE: allow_cpu, LOG: lenient}
     for name, archive in archives:
         found, version = management.describe(name), archive.model_version
         status = next((one for one in found if one.model_version == version), None)
@@ -62,8 +75,8 @@ def check_in_force(
         statuses.append(status)
         differences += [
             one
-            for one in find_differences(archive, status)
-            if not (allow_cpu and one.subject == DEVICE)
+            for one in [*find_differences(archive, status), *find_log_problem(status)]
+            if not accepted.get(one.subject)
         ]
     if differences:
         listed = "".join(

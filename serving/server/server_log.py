@@ -124,11 +124,9 @@ class LogFollower:
         self._path = path
         self._file: IO[bytes] | None = None
         self._begun = b""
-        self._warned: set[str] = set()
         self._is_removed = False
-        self._open()
-        if self._file is not None:
-            self._file.seek(0, os.SEEK_END)
+        self._warned: set[str] = set()
+        self._read()
 
     def read_new(self) -> list[LogLine]:
         """Returns the complete lines written since the last call, each warning of workers once."""
@@ -136,37 +134,33 @@ class LogFollower:
         complete = data[: data.rfind(b"\n") + 1]
         self._begun = data[len(complete) :]
         lines = [line for line in _parse_lines(complete) if self._is_new(line)]
-        was_removed = self._is_removed
-        self._is_removed = self._file is not None and not self._path.exists()
-        if self._is_removed and not was_removed:
+        was_removed, self._is_removed = self._is_removed, not self._path.exists()
+        if self._file is not None and self._is_removed and not was_removed:
             lines.append(LogLine("ERROR", "", "offpath", f"{self._path} {REMOVED}"))
         return lines
 
-    def _open(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self._file = open(self._path, "rb", buffering=0)
-            self._close = weakref.finalize(self, self._file.close)
-
     def _read(self) -> bytes:
+        with contextlib.suppress(FileNotFoundError):
+            if self._file is None:
+                self._file = open(self._path, "rb", buffering=0)
+                self._close = weakref.finalize(self, self._file.close)
         if self._file is None:
-            self._open()
-            return b"" if self._file is None else self._file.read()
-        if os.fstat(self._file.fileno()).st_size < self._file.tell():
+            return b""
+        status = os.fstat(self._file.fileno())
+        if status.st_size < self._file.tell():
             self._file.seek(0)
         data = self._file.read()
         with contextlib.suppress(FileNotFoundError):
-            if not os.path.samestat(self._path.stat(), os.fstat(self._file.fileno())):
+            if not os.path.samestat(self._path.stat(), status):
                 self._close()
-                self._open()
-                data += self._file.read()
+                self._file = None
+                data += self._read()
         return data
 
     def _is_new(self, line: LogLine) -> bool:
-        """Returns False for a warning that another worker has logged before, or this one."""
-        if not line.is_warning:
-            return True
+        """Returns False for a warning that this worker or another has logged before."""
         # Subject and kind, without the value that a client has sent.
         kind = ": ".join(line.message.split(": ")[:3])
-        is_new = kind not in self._warned
-        self._warned.add(kind)
-        return is_new
+        is_known = line.is_warning and kind in self._warned
+        self._warned |= {kind} if line.is_warning else set()
+        return not is_known

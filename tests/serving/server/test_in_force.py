@@ -90,7 +90,9 @@ def test_server_that_differs_is_found_out(server: TorchServe) -> None:
     with server.management() as management:
         check_in_force(server.archives, management)
         management.register(zero.name, initial_workers=1)
-        with pytest.raises(ExpectedError, match="(?s)^the server does not .*Delay is 100.* asks for 0"):
+        with pytest.raises(
+            ExpectedError, match="(?s)^the server does not .*Delay is 100.* asks for 0"
+        ):
             check_in_force([("zero", read_mar(zero))], management)
         management.register(echo.name, initial_workers=1, batch_size=2)
         with pytest.raises(ExpectedError, match="batchSize is 2.* asks for 4"):

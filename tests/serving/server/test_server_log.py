@@ -14,6 +14,7 @@ from offpath.serving.server.server_log import (
     read_log,
 )
 from offpath.serving.server.server_settings import CONF_DIR
+from tests.support.guarantees import guarantee
 
 TIME = "2026-11-21T03:59:26,104"
 
@@ -42,6 +43,12 @@ def test_follower_gives_each_complete_line_once(tmp_path: Path) -> None:
     assert [line.message for line in follower.read_new()] == ["n"]
 
 
+@guarantee(
+    "The log folder is removed",
+    "serving/server/server_log.py",
+    'if self._file is None:\n            return b""',
+    'if not self._path.exists():\n            return b""',
+)
 @pytest.mark.parametrize("removed", ["file", "folder"])
 def test_a_removed_log_is_read_on_and_said_once(tmp_path: Path, removed: str) -> None:
     path = tmp_path / "logs" / "granian.log"
