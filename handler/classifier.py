@@ -258,6 +258,7 @@ class OffpathClassifier(ImageClassifier):
             **{key: getattr(self.config, key) for key in INPUT_SETTINGS},
             "prediction_log": self.config.prediction_log.uri,
             "spool": str(self.config.prediction_log.spool_dir),
+            "log_problem": self._log.problem,
         }
 
     def _load_pickled_model(

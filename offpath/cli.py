@@ -99,12 +99,12 @@ def run(argv: list[str] | None = None) -> None:
     except ExpectedError as error:
         sys.exit(say(error))
     except Exception as error:
+        arguments = sys.argv[1:] if argv is None else argv
         if isinstance(error, ModuleNotFoundError):
-            missing = explain_missing(error)
+            missing = explain_missing(error, arguments)
             if missing is not None:
                 sys.exit(say(missing))
         if isinstance(error, OSError):
-            arguments = sys.argv[1:] if argv is None else argv
             unfit = explain_path(error, arguments) or explain_full(error)
             if unfit is not None:
                 sys.exit(say(unfit))

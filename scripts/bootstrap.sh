@@ -84,13 +84,14 @@ show_growth() {
 # Installs the package with its extras ($1, comma-separated), unless they are installed already.
 ensure_venv() {
   local extras=$1
-  local stamp=$VENV/.offpath-$extras wanted
+  local stamp=$VENV/.offpath-$extras wanted size
   wanted=$(fingerprint)
   if [ ! -x "$VENV/bin/python" ]; then
     make_venv
   fi
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
-    say "installing from PyPI into $VENV: .[$extras] (the first time takes minutes, and 6 GB with torch)"
+    case $extras in *serve*) size=", and 6 GB with torch" ;; *) size= ;; esac
+    say "installing from PyPI into $VENV: .[$extras] (the first time takes minutes$size)"
     pip_install -e ".[$extras]"
     printf '%s' "$wanted" >"$stamp"
   fi

@@ -67,16 +67,19 @@ compare 3 batches.json --servers '' "${both[@]}" --workers 2 --variant 'batch 8=
 compare 3 waiting.json --servers '' "${both[@]}" --workers 2 --rounds 3 \
   --variant 'asleep=offpath:handler.blocking_wait=true' --variant 'spinning=offpath:handler.blocking_wait=false'
 
-compare 4 folding.json --servers '' --workload photos-55k --workers 2 --rounds 3 \
-  --variant 'folded=offpath:handler.engine=eager' \
-  --variant 'batch norms kept=offpath:handler.engine=eager;env.OFFPATH_KEEP_BATCH_NORMS=1'
+make=(python -m offpath.profiling.experiments.t4_stand_in)
+take 4 2 unfolded.mar "${make[@]}" archive FILE 'len(images) > 0'
+for model in resnet50 "$out/unfolded.mar"; do
+  compare 4 "folding-$(basename "$model" .mar).json" --servers '' --workload photos-55k --workers 2 --rounds 3 \
+    --model "$model" --variant 'eager=offpath:handler.engine=eager'
+done
 
 [ -z "$try" ] || echo 1 >"$out/t4-repeats.txt"
-take 5 2 t4-repeats.txt python -m offpath.profiling.experiments.t4_stand_in repeats FILE
-take 5 2 t4-photographs python -m offpath.profiling.experiments.t4_stand_in photographs FILE
-OFFPATH_RESNET50_REPEATS=$(cat "$out/t4-repeats.txt" 2>/dev/null || echo 1) \
-  compare 5 t4.json --workload "$out/t4-photographs" --workers 2 --rounds 3 --clients 32,64 \
-  --servers offpath "${gpu_decoding[@]}"
+take 5 2 t4-repeats.txt "${make[@]}" repeats FILE
+take 5 2 t4-photographs "${make[@]}" photographs FILE
+take 5 2 t4.mar "${make[@]}" archive FILE "$(cat "$out/t4-repeats.txt" 2>/dev/null || echo 1)"
+compare 5 t4.json --workload "$out/t4-photographs" --workers 2 --rounds 3 --clients 32,64 \
+  --model "$out/t4.mar" --servers offpath "${gpu_decoding[@]}"
 
 compare 6 memory.json --servers '' "${both[@]}" --workers 2 --side-by-side \
   --rounds 12 --seconds 18 "${gpu_decoding[@]}"

@@ -15,7 +15,7 @@ from offpath.serving.client import Client, Prediction
 from offpath.serving.granian.server import GranianServer
 from offpath.serving.process.descriptors import awaiting_descriptors
 from offpath.serving.process.interrupts import Hangup, noting_hangup
-from offpath.serving.server.in_force import ENGINE_CURE, check_in_force
+from offpath.serving.server.in_force import ENGINE_CURE, LOG, check_in_force, find_log_problem
 from offpath.serving.server.management import ModelStatus
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_log import LogFollower, LogLine
@@ -81,7 +81,8 @@ def serve(
         with view.waiting(f"starting {server.product} ..."):
             statuses = start_checked(server)
         show_gaps(server, statuses, view)
-        view.show_ready(server.urls, statuses, time.monotonic() - started)
+        urls = {**server.urls, "logs": str(server.log_path)}
+        view.show_ready(urls, statuses, time.monotonic() - started)
         if sample:
             with Client(server.inference_url, model=server.model_names()[0]) as client:
                 view.show_prediction(SAMPLE, client.try_predict(SAMPLE))
@@ -106,14 +107,14 @@ def start_checked(server: Server) -> list[ModelStatus]:
     server.start()
     server.wait_until_ready()
     with server.management() as management:
-        allow_cpu = server.settings.allow_cpu
-        statuses = check_in_force(server.archives, management, allow_cpu)
+        settings = server.settings
+        statuses = check_in_force(server.archives, management, settings.allow_cpu, settings.lenient)
     server.warm_up(statuses)
     return statuses
 
 
 def show_gaps(server: Server, statuses: Iterable[ModelStatus], view: View) -> None:
-    """Shows which archives are not served, or without their engine, settings or labels."""
+    """Shows which archives are not served, or without their engine, settings, labels or log."""
     ignored = ", ".join(server.list_ignored_keys())
     if ignored:
         view.show_problem(f"{server.settings.config}: {server.product} ignores {ignored}")
@@ -127,6 +128,8 @@ def show_gaps(server: Server, statuses: Iterable[ModelStatus], view: View) -> No
         if archive.lacks_labels:
             view.show_problem(f"{archive.path.name}: {NO_LABELS}; {LABELS_CURE}")
     for status in statuses:
+        for problem in find_log_problem(status):
+            view.show_problem(f"{problem.area}: {LOG} {problem.found}; {problem.cure}")
         for reason in status.described.get("engines_lost", []):
             view.show_problem(
                 f"{status.model_name} {status.model_version} runs {status.engine}: {reason};"

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 
 REPEAT_S = 600.0
+# Begins each announcement, by which `offpath serve` finds the first of them in a log.
+WARNS = "offpath warns: "
 FIRST_S = 0.5
 DOUBLINGS = 16
 # Code of an answer to wrong credentials -> what to do.
@@ -55,13 +57,13 @@ class Announcer:
         if logged_at_s is not None and now_s - logged_at_s < REPEAT_S:
             return False
         self._logged_at_s[kind] = now_s
-        self._logger.warning("%s: %s", self._subject, message)
+        self._logger.warning("%s%s: %s", WARNS, self._subject, message)
         return True
 
     def recover(self, kinds: tuple[str, ...], message: str) -> None:
         """Logs `message` if a failure of these kinds was announced before."""
         if any([self._logged_at_s.pop(kind, None) is not None for kind in kinds]):
-            self._logger.warning("%s: %s", self._subject, message)
+            self._logger.warning("%s%s: %s", WARNS, self._subject, message)
 
 
 def pause_s(failures: int, most_s: float, draw: Callable[[], float] = random.random) -> float:

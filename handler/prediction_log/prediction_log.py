@@ -51,6 +51,11 @@ class LogCounters:
 class PredictionLog:
     """A log that is off: it discards all records. Base class of the log that is on."""
 
+    @property
+    def problem(self) -> str:
+        """Why no record can be written at present; empty if records can be written."""
+        return ""
+
     def append(self, records: Sequence[Record]) -> None:
         """Hands the records of a batch to the kernel; never raises.
 
@@ -89,6 +94,10 @@ class SpooledPredictionLog(PredictionLog):
             # Without the table of ids, a request that TorchServe runs twice is recorded twice.
             self._spool.problem = error
         self._shipper.start()
+
+    @property
+    def problem(self) -> str:
+        return str(self._spool.open_error or "")
 
     def append(self, records: Sequence[Record]) -> None:
         try:

@@ -50,6 +50,7 @@ class Spool:
         sealed: Sealed segments that this process has to ship, its own first, each group oldest
             first.
         problem: Why records were dropped or held back; the shipper reports and clears it.
+        open_error: Why the last segment could not be opened; None if it could.
         lacks_room: The disk is full and there was no sealed segment to give up.
         appended, dropped: Numbers of records.
 
@@ -68,6 +69,7 @@ class Spool:
         self.sink_folder = settings.spool_dir / make_sink_folder_name(settings.uri)
         self.sealed: list[SealedSegment] = []
         self.problem: Exception | None = None
+        self.open_error: OSError | None = None
         self.lacks_room = False
         self.appended = 0
         self.dropped = 0
@@ -88,7 +90,7 @@ class Spool:
         except OSError as error:
             if self._is_blocking:
                 raise
-            self.problem = error
+            self.problem = self.open_error = error
 
     # The request's path.
 
@@ -123,7 +125,7 @@ class Spool:
     def _write(self, data: bytes, records: int) -> None:
         segment = self._current
         if segment is None:
-            raise OSError(errno.EBADF, "there is no segment to write to")
+            raise self.open_error or OSError(errno.EBADF, "there is no segment to write to")
         if self.spool_bytes + len(data) > self.settings.spool_max_bytes:
             raise SpoolFull(f"the spool holds {self.spool_bytes} bytes")
         segment.append(data, records, self._is_synced)
@@ -200,10 +202,10 @@ class Spool:
             new = self._open_segment()
         except OSError as error:
             # The old segment keeps growing; without an old segment, records are counted as dropped.
-            self.problem = error
+            self.problem = self.open_error = error
             return
         with self._changed:
-            self._current = new
+            self._current, self.open_error = new, None
             self.lacks_room = False
             self._changed.notify_all()
         # Records appended to `old` in the meantime are sealed with it.

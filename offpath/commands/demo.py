@@ -1,7 +1,8 @@
-"""`offpath demo`: the embedded model behind the front door, with a page to try it in a browser."""
+"""`offpath demo`: a model behind the front door, with a page to try it in a browser."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import webbrowser
@@ -12,8 +13,11 @@ from typing import Any
 
 import click
 
+from offpath.archive.mar_file import read_mar
+from offpath.commands.serve import DEFAULT_STORE
 from offpath.commands.serve_options import PORT, choose_log_dir
 from offpath.commands.serve_view import ServeView
+from offpath.errors import WrongOption
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.one_host import serve_behind_door, settle_ports
@@ -22,14 +26,14 @@ from offpath.serving.server.model_store import find_models
 from offpath.serving.server.server_settings import ServerSettings
 
 STORE = Path(".offpath/demo")
+NO_LOG = {"OFFPATH_PREDICTION_LOG": "off"}
 PACKAGE = Path(__file__).parents[1]
-# An archive contains a copy of this code, so an older archive would serve yesterday's code.
-IN_ARCHIVE = (PACKAGE / "handler", PACKAGE / "archive")
 # Variables that say that a browser can show something.
 SCREENS = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
 
 
 @click.command("demo")
+@click.argument("archive", required=False, metavar="[PATH.mar|NAME]")
 @click.option(
     "--port",
     type=PORT,
@@ -45,12 +49,13 @@ SCREENS = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
     help="Server behind the front door. granian needs no Java.",
 )
 @click.option("--no-open", is_flag=True, help="Do not open the page in a browser.")
-def command(port: int, server: str, no_open: bool) -> None:
-    """Try the embedded model in a browser, until Ctrl-C.
+def command(archive: str | None, port: int, server: str, no_open: bool) -> None:
+    """Try a model in a browser, until Ctrl-C.
 
-    Serves the embedded model behind the front door, on loopback only, and opens a page. Drop a
-    image on the page to see its labels and where the time of its request went; a button sends
-    200 requests and draws their latency. The first start builds the model's archive in
+    Serves an archive (a NAME is looked up in .offpath/model-store) or the embedded model behind the
+    front door, on loopback only and without a prediction log, and opens a page. Drop an image on
+    the page to see its labels and where the time of its request went; a button sends 200 requests
+    and draws their latency. The first start with the embedded model builds its archive in
     .offpath/demo, which takes half a minute.
 
     \b
@@ -60,28 +65,30 @@ def command(port: int, server: str, no_open: bool) -> None:
 
     pages = (*PACKAGE.glob("serving/demo/*"), *BUNDLED.glob("*.jpg"))
     # 32 MB of memory for the bodies are enough for one browser, and a container has 64 MB.
-    door = settle_ports(DoorSettings(port=port, metrics_port=0, front_bodies=1, pages=pages))
+    door = settle_ports(
+        DoorSettings(port=port, metrics_port=0, front_bodies=1, invocations=True, pages=pages)
+    )
     find_nginx()
     view = DemoView(opens=not no_open)
     try:
         with stopping_on_signals():
-            make_archive(view)
-            store, models = find_models(STORE, (), STORE)
+            if archive is None:
+                make_archive(view)
+            store = STORE if archive is None else DEFAULT_STORE
+            store, models = find_models(store, () if archive is None else (archive,), STORE)
             log_dir = choose_log_dir(None, port)
-            settings = ServerSettings(store, models, server=server, log_dir=log_dir)
+            settings = ServerSettings(store, models, server=server, log_dir=log_dir, env=NO_LOG)
             serve_behind_door(lambda kind: replace(settings, server=kind or server), door, view)
     except Terminated:
         click.echo("stopped", err=True)
 
 
 def make_archive(view: ServeView) -> None:
-    """Builds the embedded model's archive, unless there is one of today's code."""
+    """Builds the embedded model's archive, unless there is one that can be served."""
     from offpath.commands import archive
 
-    path = STORE / "classifier.mar"
-    code = [file for folder in IN_ARCHIVE for file in folder.rglob("*.py")]
-    newest_s = max(file.stat().st_mtime for file in code)
-    if path.is_file() and path.stat().st_mtime > newest_s:
+    with contextlib.suppress(WrongOption):
+        read_mar(STORE / "classifier.mar")
         return
     with view.waiting("building the model's archive, half a minute ..."):
         click.get_current_context().invoke(archive.command, output=STORE, force=True)

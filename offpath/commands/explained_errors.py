@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from offpath.errors import ExpectedError, MissingPackage, WrongOption
@@ -24,6 +24,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "transformers": ("transformers",),
     "otel": ("opentelemetry",),
     "report": ("duckdb",),
+    "profile": ("polars", "msgspec", "matplotlib", "jinja2", "line_profiler", "pyinstrument"),
     "bench": (
         *("polars", "msgspec", "locust", "matplotlib", "jinja2"),
         *("line_profiler", "pyinstrument", "prometheus_client", "skimage", "sklearn"),
@@ -35,14 +36,15 @@ PATH_ERRORS = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 PATH_ERRORS |= {errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP}
 
 
-def explain_missing(error: ModuleNotFoundError) -> MissingPackage | None:
-    """Names the extra that installs a missing module.
+def explain_missing(error: ModuleNotFoundError, arguments: Sequence[str]) -> MissingPackage | None:
+    """Names the extra that installs a missing module, that of the command's name if it does.
 
     Returns:
         None for a module that no extra installs, which is a bug.
     """
     module = (error.name or "").partition(".")[0]
-    extra = EXTRA_OF.get(module)
+    own = [name for name in arguments[:1] if module in MODULES.get(name, ())]
+    extra = own[0] if own else EXTRA_OF.get(module)
     return None if extra is None else MissingPackage(module, extra)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from offpath.commands.run_outputs import (
     output_options,
     present,
 )
-from offpath.commands.shared_options import CLIENTS_HELP, MODELS, add_options
+from offpath.commands.shared_options import CLIENTS_HELP, MODELS, Command, add_options
 from offpath.commands.url_option import check_url
 from offpath.errors import WrongOption
 
@@ -26,10 +27,17 @@ model_option = click.option(
     help="Model to load, where no --mar brings its own. near-free (pool + linear) stands in for an"
     " accelerator.  [default: near-free]",
 )  # fmt: skip
-images_option = click.option(
-    "--images", default="photos-55k", show_default=True,
-    help="Images to send: photos-55k, photos-1200k or a folder.",
-)  # fmt: skip
+
+
+def images_option(default: str) -> Callable[[Command], Command]:
+    return click.option(
+        "--images",
+        default=default,
+        show_default=True,
+        help="Images to send: bundled, photos-55k, photos-1200k or a folder.",
+    )
+
+
 output_option = click.option(
     "--output", type=click.Path(path_type=Path, file_okay=False),
     default=Path("offpath-profile"), show_default=True,
@@ -47,7 +55,7 @@ handler_options = add_options(
                  help="Requests per handler, not counting the warm-up."),
     click.option("--batch-size", type=click.IntRange(1, 1024),
                  help="Requests per batch.  [default: 8; naive 1, as TorchServe would give it]"),
-    images_option,
+    images_option("bundled"),
     output_options,
 )  # fmt: skip
 
@@ -57,7 +65,7 @@ def command() -> None:
     """Show where a request's time goes: by stage, function or line, or inside a server.
 
     `stages`, `cprofile`, `lines` and `flame` run a handler without a server. `server` loads a
-    TorchServe. `offpath bench show` prints a saved profile again.
+    running one. `offpath bench show` prints a saved profile again.
     """
 
 
@@ -138,18 +146,18 @@ def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
     "--url",
     metavar="http://HOST:PORT/predictions/MODEL",
     required=True,
-    help="Model of a running TorchServe.",
+    help="Model of a running server, TorchServe or Granian.",
 )
 @click.option(
     "--metrics-url",
     help="Address of its metrics API.  [default: port 8082 of the same host]",
 )
-@images_option
+@images_option("photos-55k")
 @output_options
 def server(outputs: Outputs, **chosen: Any) -> None:
     """Split clients' mean latency into socket, queue, worker and stages.
 
-    Loads a running TorchServe and compares its counters with the clients' clock. The parts add up
+    Loads a running server and compares its counters with the clients' clock. The parts add up
     to the clients' mean latency. Use `--clients 1` to see what a single request costs.
     """  # fmt: skip
     # Before minutes of load.

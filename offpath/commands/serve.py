@@ -50,7 +50,11 @@ DEFAULT_STORE = Path(".offpath/model-store")
 # Options of TorchServe itself, with or without a front door; the rest are the door's.
 SERVER_OPTIONS = (
     *("host", "port", "metrics_port", "grpc_port"),
-    *("config", "allow_cpu", "log_dir", "server"),
+    *("config", "lenient", "allow_cpu", "log_dir", "server"),
+)
+BY_ADDRESS = (
+    "--canary tells clients apart by their address, and behind a proxy or a balancer all clients "
+    "have the same, so all get the canary or none; add --canary-by HEADER, such as x-user-id"
 )
 
 
@@ -90,7 +94,7 @@ SERVER_OPTIONS = (
     "--lenient",
     is_flag=True,
     help="Start although a key of --config or of an archive, or an OFFPATH_ variable, is one that "
-    "nothing reads.",
+    "nothing reads, or the spool of a prediction log cannot be written.",
 )
 @click.option(
     "--allow-cpu",
@@ -118,7 +122,6 @@ def command(
     once: bool,
     as_json: bool,
     behind_proxy: bool,
-    lenient: bool,
     **options: Any,
 ) -> None:
     """Serve archives with TorchServe or Granian until Ctrl-C or SIGTERM.
@@ -146,11 +149,10 @@ def command(
     if is_granian:
         check_granian(server_options)
     check_host(server_options["host"], door, behind_proxy)
-    if door is not None and door.canary and behind_proxy and not door.canary_by:
-        raise WrongOption(
-            "--canary tells clients apart by their address, and behind a proxy all have the same; "
-            "add --canary-by HEADER, such as x-user-id"
-        )
+    if door is not None and door.canary and not door.canary_by:
+        if behind_proxy:
+            raise WrongOption(BY_ADDRESS)
+        view.show_problem(BY_ADDRESS)
     if behind_proxy:
         view.show_problem(
             f"--behind-proxy: {server_options['host']} answers everybody, without TLS and "

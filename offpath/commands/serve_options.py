@@ -115,7 +115,7 @@ DOOR_OPTIONS = [
 ]
 # Name of a limit -> its default, and what it limits. The names are attributes of DoorSettings.
 LIMITS = {
-    "queue": (DEFAULTS.queue, "requests that may wait in TorchServe (503)"),
+    "queue": (DEFAULTS.queue, "requests that may wait in the server (503)"),
     "client-connections": (
         DEFAULTS.client_connections,
         "requests that one client address has in flight (429)",
@@ -268,7 +268,7 @@ def check_host(
     if ":" in host and door is None:
         # ConfigManager.java, ADDRESS_PATTERN.
         raise WrongOption(
-            f"--host {host} is an IPv6 address, which TorchServe does not accept; use an IPv4 "
+            f"--host {host} is an IPv6 address, on which only the front door listens; use an IPv4 "
             "address, a host name, or --front"
         )
     has_tokens = door is not None and door.tokens is not None
@@ -281,6 +281,6 @@ def check_host(
     if not is_loopback:
         options = "--front --tokens FILE" if door is None else "--tokens FILE"
         raise WrongOption(
-            f"--host {host} can be reached from other machines; add {options}, or --behind-proxy "
-            "if something else guards the server"
+            f"--host {host} can be reached from other machines; --host 127.0.0.1 keeps the server "
+            f"on this machine, {options} guards it, and --behind-proxy says that something else does"
         )

@@ -237,7 +237,7 @@ def show_everything(view: View) -> Section:
     """Shows all metrics, also those that no other table names: on the page and in Markdown."""
     columns = [figure_column(metric.name) for metric in METRICS]
     table = figure_table(view, "medians of the rounds", columns)
-    return Section("every figure", table, is_wide=True)
+    return Section("every figure", table, is_folded=True)
 
 
 def document_of(run: Run, baseline: str | None) -> Document:

@@ -9,8 +9,9 @@ constants below.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from offpath.archive.model_config import load_yaml
@@ -20,6 +21,8 @@ from offpath.profiling.report.document import Document, Section, format_table, j
 
 HOURS_PER_MONTH = 730.0
 DAYS_PER_MONTH = HOURS_PER_MONTH / 24
+# The share of an instance's rate that stays free at the peak.
+HEAD_ROOM = 0.3
 GB = 2**30
 # The shape of the prediction log. A record has five labels; a generated day of them took 0.16 of
 # its size with gzip, of which 0.25 is a cautious reading. Each worker fills objects of its own.
@@ -67,19 +70,15 @@ class Prices:
             )
         return self.instances[instance]
 
-    def describe(self) -> str:
-        return f"list prices of {self.region}, {self.as_of}: {', '.join(self.sources.values())}"
-
-    def find_mixture(self, on_gpu: bool, instance: str | None) -> str | None:
-        """Explains why rates with or without a GPU do not hold for an instance; None if they do."""
-        if instance is None:
-            return None
+    def check_measured(self, on_gpu: bool, instance: str) -> None:
+        """Raises WrongOption for rates of a CPU and an instance with a GPU, or the other way."""
         gpu = self.gpus.get(instance)
-        if on_gpu == (gpu is not None):
-            return None
-        measured = "with a GPU" if on_gpu else "on a CPU"
-        has = "has none" if gpu is None else f"has a {gpu}"
-        return f"the rates were measured {measured}, {instance} {has}: its own rates are unknown"
+        if on_gpu != (gpu is not None):
+            measured = "with a GPU" if on_gpu else "on a CPU"
+            has = "has none" if gpu is None else f"has a {gpu}"
+            raise WrongOption(
+                f"the rates were measured {measured}, {instance} {has}: measure on that instance"
+            )
 
 
 def load_prices() -> Prices:
@@ -89,134 +88,59 @@ def load_prices() -> Prices:
 
 
 @dataclass(frozen=True)
-class Demand:
-    """The load to serve.
-
-    Attributes:
-        peak_per_s: requests per second at the peak; the number of instances follows from it.
-        mean_per_s: requests per second over all hours; the S3 bill follows from it.
-        head_room: share of an instance's rate that stays free at the peak, in [0, 1).
-    """
-
-    peak_per_s: float
-    mean_per_s: float
-    head_room: float = 0.3
-
-    def __post_init__(self) -> None:
-        check_above_0("peak rate", self.peak_per_s)
-        check_above_0("mean rate", self.mean_per_s)
-        if self.mean_per_s > self.peak_per_s:
-            raise WrongOption(
-                f"the mean rate is {self.mean_per_s:g} per second: expected at most the peak,"
-                f" {self.peak_per_s:g}"
-            )
-        if not 0 <= self.head_room < 1:
-            raise WrongOption(
-                f"head-room is {self.head_room!r}: expected a share from 0 to below 1"
-            )
-
-    @property
-    def predictions(self) -> float:
-        """Predictions per month."""
-        return self.mean_per_s * 3600 * HOURS_PER_MONTH
-
-    def count_needed(self, rate_per_s: float) -> int:
-        """Returns the instances of one rate that serve the peak with the head-room left."""
-        # Slightly less, because 10 * 0.7 is not exactly 7 in floating point.
-        share = self.peak_per_s / (rate_per_s * (1 - self.head_room)) - 1e-9
-        return max(1, math.ceil(share))
-
-
-def fill_objects(mean_per_s: float, instances: int) -> float:
-    """Returns the records in a batched object, which the spool seals by size or by age."""
-    by_age = mean_per_s / (instances * WORKERS) * PredictionLogSettings.segment_max_age_s
-    by_size = PredictionLogSettings.segment_max_bytes / RECORD_BYTES
-    return max(1.0, min(by_age, by_size))
-
-
-@dataclass(frozen=True)
-class LogCost:
-    """The log's S3 bill in dollars per month, in the steady state when old records expire."""
-
-    puts: float
-    requests_usd: float
-    storage_usd: float
-
-    @property
-    def usd(self) -> float:
-        return self.requests_usd + self.storage_usd
-
-
-def cost_log(predictions: float, puts: float, record_bytes: float, prices: Prices) -> LogCost:
-    """Returns the S3 bill of a month's records, of `record_bytes` each as they are stored."""
-    kept_gb = predictions * record_bytes / GB * RETENTION_DAYS / DAYS_PER_MONTH
-    return LogCost(puts, puts / 1000 * prices.put_per_1000, kept_gb * prices.storage_per_gb_month)
-
-
-@dataclass(frozen=True)
-class ServerCost:
-    """The month of one server.
+class Bill:
+    """The month of one server, which answers the same rate at every hour.
 
     Attributes:
         rate_per_s: requests per second that one instance answers.
-        needed: instances for the peak at the head-room.
-        paid: instances on the bill.
-        peak_share: share of the paid instances' rate that the peak takes.
-        log_each, log_batched: the log with one put per record, and in batched objects.
+        on_bill: instances on the bill; 0 for as many as the peak needs.
+        puts_per_record: put requests for each record of the naive way.
     """
 
     name: str
     rate_per_s: float
-    needed: int
-    paid: int
-    peak_share: float
-    compute_usd: float
-    predictions: float
-    log_each: LogCost
-    log_batched: LogCost
+    peak_per_s: float
+    hourly_usd: float
+    prices: Prices
+    on_bill: int = 0
+    puts_per_record: float = 1.0
 
-    def total_usd(self, log: LogCost) -> float:
-        return self.compute_usd + log.usd
+    @cached_property
+    def needed(self) -> int:
+        # Slightly less, because 10 * 0.7 is not exactly 7 in floating point.
+        share = self.peak_per_s / (self.rate_per_s * (1 - HEAD_ROOM)) - 1e-9
+        return max(1, math.ceil(share))
 
-    def per_million_usd(self, log: LogCost) -> float:
-        return self.total_usd(log) / self.predictions * 1e6
+    @property
+    def paid(self) -> int:
+        return self.on_bill or self.needed
 
+    @property
+    def compute_usd(self) -> float:
+        return self.paid * self.hourly_usd * HOURS_PER_MONTH
 
-def cost_server(
-    name: str,
-    rate_per_s: float,
-    hourly_usd: float,
-    demand: Demand,
-    prices: Prices,
-    paid: int | None = None,
-    puts_per_record: float = 1.0,
-) -> ServerCost:
-    """Returns the month of one server.
+    @property
+    def predictions(self) -> float:
+        return self.peak_per_s * 3600 * HOURS_PER_MONTH
 
-    Args:
-        paid: instances on the bill; None for as many as are needed.
-        puts_per_record: put requests for each record of the naive way.
+    @property
+    def each_usd(self) -> float:
+        """The log's S3 bill with a put for each record."""
+        return self._price_log(self.predictions * self.puts_per_record, RECORD_BYTES)
 
-    Raises:
-        WrongOption: a rate or price that is not above 0.
-    """
-    check_above_0(f"rate of {name!r}", rate_per_s)
-    check_above_0("hourly price", hourly_usd)
-    needed = demand.count_needed(rate_per_s)
-    count = needed if paid is None else paid
-    total = demand.predictions
-    objects = total / fill_objects(demand.mean_per_s, count)
-    return ServerCost(
-        name=name,
-        rate_per_s=rate_per_s,
-        needed=needed,
-        paid=count,
-        peak_share=demand.peak_per_s / (rate_per_s * count),
-        compute_usd=count * hourly_usd * HOURS_PER_MONTH,
-        predictions=total,
-        log_each=cost_log(total, total * puts_per_record, RECORD_BYTES, prices),
-        log_batched=cost_log(total, objects, RECORD_BYTES * COMPRESSED_SHARE, prices),
-    )
+    @property
+    def batched_usd(self) -> float:
+        """The log's S3 bill with batched objects, which the spool seals by size or by age."""
+        by_age = self.peak_per_s / (self.paid * WORKERS) * PredictionLogSettings.segment_max_age_s
+        by_size = PredictionLogSettings.segment_max_bytes / RECORD_BYTES
+        puts = self.predictions / max(1.0, min(by_age, by_size))
+        return self._price_log(puts, RECORD_BYTES * COMPRESSED_SHARE)
+
+    def _price_log(self, puts: float, record_bytes: float) -> float:
+        """Returns dollars for puts and storage, in the steady state when old records expire."""
+        kept_gb = self.predictions * record_bytes / GB * RETENTION_DAYS / DAYS_PER_MONTH
+        storage_usd = kept_gb * self.prices.storage_per_gb_month
+        return puts / 1000 * self.prices.put_per_1000 + storage_usd
 
 
 def read_rates(path: Path, workload: str | None) -> tuple[dict[str, float], bool, list[str]]:
@@ -234,7 +158,7 @@ def read_rates(path: Path, workload: str | None) -> tuple[dict[str, float], bool
     Raises:
         WrongOption: no such file or workload, or no server answered.
     """
-    # Imported here, because a question in numbers needs no polars.
+    # Imported here, because the published bill needs no polars.
     from offpath.profiling.core.doubts import find_doubts
     from offpath.profiling.core.metrics import is_limit
     from offpath.profiling.core.run import load_run
@@ -263,41 +187,41 @@ def read_rates(path: Path, workload: str | None) -> tuple[dict[str, float], bool
     return rates, on_gpu, find_doubts(run)
 
 
-@dataclass(frozen=True)
-class Month:
-    costs: Sequence[ServerCost]
-    demand: Demand
-    prices: Prices
+def document_of(
+    rates: Mapping[str, float], peak_per_s: float, hourly_usd: float, doubts: Sequence[str] = ()
+) -> Document:
+    """Makes the document of a bill from measured rates by server."""
+    check_above_0("--peak-per-s", peak_per_s)
+    check_above_0("--hourly-price", hourly_usd)
+    prices = load_prices()
+    bills = [Bill(name, rate, peak_per_s, hourly_usd, prices) for name, rate in rates.items()]
+    return Document(TITLE, show_bills(bills), warnings=doubts)
 
 
-def document_of(month: Month, warnings: Sequence[str] = ()) -> Document:
-    return Document(TITLE, show_month(month), warnings=warnings)
-
-
-def show_month(month: Month) -> list[Section]:
+def show_bills(bills: Sequence[Bill]) -> list[Section]:
     """Shows instances and dollars; the tables fit 80 columns."""
-    demand = month.demand
+    first, prices = bills[0], bills[0].prices
     instances = [
         [
-            cost.name,
-            f"{cost.rate_per_s:,.1f}",
-            str(cost.needed),
-            str(cost.paid),
-            f"{100 * cost.peak_share:.0f}",
-            f"{cost.compute_usd:,.2f}",
+            bill.name,
+            f"{bill.rate_per_s:,.1f}",
+            str(bill.needed),
+            str(bill.paid),
+            f"{100 * bill.peak_per_s / (bill.rate_per_s * bill.paid):.0f}",
+            f"{bill.compute_usd:,.2f}",
         ]
-        for cost in month.costs
+        for bill in bills
     ]
     totals = [
         [
-            cost.name,
+            bill.name,
             way,
-            f"{log.usd:,.2f}",
-            f"{cost.total_usd(log):,.2f}",
-            f"{cost.per_million_usd(log):,.2f}",
+            f"{log_usd:,.2f}",
+            f"{bill.compute_usd + log_usd:,.2f}",
+            f"{(bill.compute_usd + log_usd) / bill.predictions * 1e6:,.2f}",
         ]
-        for cost in month.costs
-        for way, log in (("put by put", cost.log_each), ("batched", cost.log_batched))
+        for bill in bills
+        for way, log_usd in (("put by put", bill.each_usd), ("batched", bill.batched_usd))
     ]
     return [
         Section(
@@ -305,8 +229,8 @@ def show_month(month: Month) -> list[Section]:
             format_table(
                 ["", "req/s each", "needed", "paid", "used at peak %", "$/month"],
                 instances,
-                title=f"peak {demand.peak_per_s:g} requests per second, head-room"
-                f" {100 * demand.head_room:.0f} %",
+                title=f"peak {first.peak_per_s:g} requests per second, head-room"
+                f" {100 * HEAD_ROOM:.0f} %",
             ),
         ),
         Section(
@@ -314,10 +238,11 @@ def show_month(month: Month) -> list[Section]:
             format_table(
                 ["", "log to S3", "log $", "total $", "$/million"],
                 totals,
-                title=f"{demand.predictions / 1e6:,.2f} million predictions per month",
+                title=f"{first.predictions / 1e6:,.2f} million predictions per month",
                 words=2,
             ),
-            note=month.prices.describe(),
+            note=f"list prices of {prices.region}, {prices.as_of}:"
+            f" {', '.join(prices.sources.values())}",
         ),
     ]
 
@@ -326,9 +251,6 @@ def show_month(month: Month) -> list[Section]:
 # could read the opening of the publication, which has the rates, the instances and the totals, but
 # no breakdown. Each input is marked as published, a list price, assumed or fitted.
 SOURCE = "https://tildalice.io/triton-torchserve-io-bottleneck, updated 12 February 2026"
-TORCHSERVE, TRITON = "torchserve", "triton"
-# Rate, instances on the bill, and the published total, which nothing is computed from.
-PUBLISHED = {TORCHSERVE: (47.0, 2, 803), TRITON: (183.0, 1, 384)}
 PUBLISHED_INSTANCE = "g4dn.xlarge"
 PEAK_PER_MINUTE = 120
 # The only fitted number. After two instances, $35 of the $803 remain, which the publication does
@@ -337,30 +259,13 @@ PEAK_PER_MINUTE = 120
 PUTS_PER_RECORD = 4 / 3
 
 
-def cost_published(prices: Prices, puts_per_record: float = PUTS_PER_RECORD) -> Month:
-    demand = Demand(peak_per_s=PEAK_PER_MINUTE / 60, mean_per_s=PEAK_PER_MINUTE / 60)
-    hourly = prices.hourly(PUBLISHED_INSTANCE)
-    costs = [
-        cost_server(name, rate, hourly, demand, prices, paid, puts_per_record)
-        for name, (rate, paid, _) in PUBLISHED.items()
-    ]
-    return Month(costs, demand, prices)
-
-
-def total_published(month: Month) -> dict[str, float]:
-    """Returns the totals of TorchServe with its puts, and of Triton without."""
-    before, after = month.costs
-    return {
-        TORCHSERVE: before.total_usd(before.log_each),
-        TRITON: after.total_usd(after.log_batched),
-    }
-
-
-def list_inputs(month: Month) -> list[tuple[str, str]]:
-    prices = month.prices
-    one_put_usd = total_published(cost_published(prices, puts_per_record=1))[TORCHSERVE]
-    hourly = prices.hourly(PUBLISHED_INSTANCE)
-    return [
+def published_document() -> Document:
+    prices = load_prices()
+    hourly, peak = prices.hourly(PUBLISHED_INSTANCE), PEAK_PER_MINUTE / 60
+    before = Bill("torchserve", 47.0, peak, hourly, prices, 2, PUTS_PER_RECORD)
+    after = Bill("triton", 183.0, peak, hourly, prices, 1, PUTS_PER_RECORD)
+    one_put_usd = before.compute_usd + replace(before, puts_per_record=1).each_usd
+    inputs = [
         ("published", "TorchServe 47 req/s on each of two T4 instances"),
         ("published", "Triton 183 req/s on one T4 instance"),
         (
@@ -378,16 +283,13 @@ def list_inputs(month: Month) -> list[tuple[str, str]]:
             f" publication does not itemise; with one each the bill is ${one_put_usd:.0f}",
         ),
     ]
-
-
-def published_document(prices: Prices) -> Document:
-    month = cost_published(prices)
     computed = [
-        [name, f"{usd:,.2f}", str(PUBLISHED[name][2])]
-        for name, usd in total_published(month).items()
+        [before.name, f"{before.compute_usd + before.each_usd:,.2f}", "803"],
+        [after.name, f"{after.compute_usd + after.batched_usd:,.2f}", "384"],
     ]
     bill = join_blocks(
-        format_table(["origin", "input"], list_inputs(month), words=2),
+        format_table(["origin", "input"], inputs, words=2),
         format_table(["", "computed", "published"], computed, title="$ per month"),
     )
-    return Document(TITLE, [Section(f"The published bill ({SOURCE})", bill), *show_month(month)])
+    sections = [Section(f"The published bill ({SOURCE})", bill), *show_bills([before, after])]
+    return Document(TITLE, sections)

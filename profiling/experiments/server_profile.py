@@ -14,6 +14,7 @@ size, and the difference appears in "worker protocol".
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,9 +40,8 @@ from offpath.profiling.report.document import Document, Section, describe_run, f
 from offpath.serving.client import IMAGE_CONTENT_TYPE
 
 REQUESTS = "ts_inference_requests_total"
-# `load/prometheus.py` adds `_total` to these names.
-INFERENCE_US = "ts_inference_latency_microseconds_total"
-QUEUE_US = "ts_queue_latency_microseconds_total"
+INFERENCE_US = "ts_inference_latency_microseconds"
+QUEUE_US = "ts_queue_latency_microseconds"
 STAGES = "offpath_stage_seconds_total"
 BATCHES = "offpath_batches_total"
 ITEMS = "offpath_items_total"
@@ -75,6 +75,8 @@ WARM_UP_S = 15.0
 # Java takes a few milliseconds to make the metrics page.
 SNAPSHOT_EVERY_S = 1.0
 METRICS_PORT = 8082
+# Workers report their counters about once per second.
+COUNTED_WITHIN_S, COUNTED_POLL_S = 5.0, 0.2
 TIMEOUT_S = 120.0
 # Figures of a window that cannot be measured for a server whose processes are not known: its CPU
 # time would count as that of other processes.
@@ -102,19 +104,12 @@ def read_counters(before: Snapshot, after: Snapshot, model: str) -> Counters:
     """Returns the differences of a model's counters.
 
     Raises:
-        ExpectedError: TorchServe's counters are missing, fell (the server was restarted), or
-            counted nothing.
+        ExpectedError: the counters fell (the server was restarted), or counted nothing.
     """
-    if not after.has(REQUESTS):
-        raise ExpectedError(
-            f"the metrics page has no {REQUESTS}: it is not TorchServe's, the server had no"
-            " request yet, or metrics_mode is not prometheus in its config.properties"
-        )
     requests = change(before, after, REQUESTS, model_name=model)
     if not requests:
         raise ExpectedError(
-            f"TorchServe counted no request of the model {model!r} in the window: the window was"
-            " too short, or the metrics belong to another server"
+            f"the server counted no request of the model {model!r} in the window: it was too short"
         )
     earlier = before.by_label(STAGES, "Stage", ModelName=model)
     later = after.by_label(STAGES, "Stage", ModelName=model)
@@ -276,8 +271,9 @@ def run_server_profile(
             or has no metrics.
     """
     target = attach(choices.url, choices.metrics_url)
-    # Before images are made, which takes half a minute the first time.
+    # Before images are made, which takes half a minute the first time, and before the load.
     check_replies(target)
+    check_counted(target)
     workload = load_workload(choices.images, progress=observer.on_step)
     run = Run(
         EXPERIMENT,
@@ -316,6 +312,19 @@ def check_replies(target: AttachedServer) -> None:
             f"the model {target.model!r} answered {reply.status_code} to an image:"
             f" {reply.text.strip()[:300]}; the server's log says more"
         )
+
+
+def check_counted(target: AttachedServer) -> None:
+    """Raises ExpectedError unless the metrics page counts the model's requests."""
+    deadline_s = time.monotonic() + COUNTED_WITHIN_S
+    while not read_metrics(target.metrics_url).total(REQUESTS, model_name=target.model):
+        if time.monotonic() > deadline_s:
+            raise ExpectedError(
+                f"{target.metrics_url!r} counts no request of the model {target.model!r}: it is"
+                " another server's page (see --metrics-url), or metrics_mode is not prometheus in"
+                " the server's config.properties"
+            )
+        time.sleep(COUNTED_POLL_S)
 
 
 class SnapshotWatcher(WindowWatcher):

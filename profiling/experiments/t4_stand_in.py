@@ -1,11 +1,14 @@
-"""Makes what scripts/gpu.sh needs to let a larger GPU stand in for a T4.
+"""Makes what scripts/gpu.sh needs: a larger GPU stands in for a T4, or batch norms are not folded.
 
 python -m offpath.profiling.experiments.t4_stand_in repeats|photographs PATH
+python -m offpath.profiling.experiments.t4_stand_in archive PATH.mar TIMES
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -21,6 +24,20 @@ from offpath.profiling.load.workload import load_workload
 # Images per second of ResNet-50 in fp16 on a T4. An assumption: nobody here has measured one.
 T4_RATE = 1100
 BATCH_SIZE, BATCHES = 16, 50
+# A ResNet-50 that computes each batch several times. TIMES is a number, or an expression that
+# torch.fx cannot trace, such as `len(images) > 0`: nothing is folded then.
+NET = """\
+from torchvision.models import resnet
+
+class Net(resnet.ResNet):
+    def __init__(self):
+        super().__init__(resnet.Bottleneck, [3, 4, 6, 3])
+
+    def forward(self, images):
+        for _ in range({times}):
+            logits = super().forward(images)
+        return logits
+"""
 
 
 def count_repeats(model: str = "resnet50", device: str = "cuda") -> int:
@@ -45,9 +62,23 @@ def make_progressive(folder: Path, workload: str = "photos-55k") -> None:
             image.save(folder / path.name, quality="keep", progressive=True)
 
 
+def build_resnet(path: Path, times: str) -> None:
+    """Builds an archive of NET with the weights of the embedded ResNet-50."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "net.py").write_text(NET.format(times=times))
+        torch.save(load_model("resnet50").source.module.state_dict(), folder / "net.pt")
+        (folder / "labels.txt").write_text("".join(f"{number}\n" for number in range(1000)))
+        command = [sys.executable, "-m", "offpath", "archive", "--model", f"{name}/net.py"]
+        command += ["--weights", f"{name}/net.pt", "--labels", f"{name}/labels.txt", "--force"]
+        subprocess.run([*command, "--name", path.stem, "--output", str(path.parent)], check=True)
+
+
 if __name__ == "__main__":
     what, path = sys.argv[1], Path(sys.argv[2])
     if what == "repeats":
         path.write_text(f"{count_repeats()}\n")
+    elif what == "archive":
+        build_resnet(path, sys.argv[3])
     else:
         make_progressive(path)

@@ -1,7 +1,7 @@
 """A server's /metrics page as numbers: one `Snapshot` each time it is read.
 
-The parser turns counters into OpenMetrics, so their names end in `_total` even where the page's do
-not: TorchServe's `ts_queue_latency_microseconds` becomes `ts_queue_latency_microseconds_total`.
+The parser adds `_total` to the names of counters, unless the page has no types, as that of Granian.
+So a name is compared without this end.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from prometheus_client.samples import Sample
 from offpath.errors import ExpectedError
 
 TIMEOUT_S = 30.0
+TOTAL = "_total"
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,6 @@ class Snapshot:
 
     at_s: float
     series: tuple[Sample, ...]
-
-    def has(self, name: str) -> bool:
-        return any(line.name == name for line in self.series)
 
     def total(self, name: str, **labels: str) -> float:
         """Sums up the lines of this name with these labels; 0 without any."""
@@ -42,8 +40,9 @@ class Snapshot:
         return sums
 
     def _matching(self, name: str, labels: Mapping[str, str]) -> list[Sample]:
-        wanted = labels.items()
-        return [line for line in self.series if line.name == name and wanted <= line.labels.items()]
+        wanted, name = labels.items(), name.removesuffix(TOTAL)
+        named = (line for line in self.series if line.name.removesuffix(TOTAL) == name)
+        return [line for line in named if wanted <= line.labels.items()]
 
 
 def parse_metrics(text: str, at_s: float) -> Snapshot:
@@ -67,7 +66,7 @@ def read_metrics(url: str) -> Snapshot:
         reply = httpx.get(url, timeout=TIMEOUT_S, trust_env=False)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ExpectedError(
-            f"no metrics at {url!r}: {error}; expected a running TorchServe's"
+            f"no metrics at {url!r}: {error}; expected a running server's"
             " http://HOST:PORT/metrics, see --metrics-url"
         ) from error
     middle_s = (begin_s + time.monotonic()) / 2

@@ -13,19 +13,21 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from offpath.archive.photographs import encode_jpeg, find_sources, make_photograph
+from offpath.archive.photographs import BUNDLED, encode_jpeg, find_sources, make_photograph
 from offpath.errors import WrongOption
 from offpath.handler.image import SUFFIXES
 from offpath.profiling.core.workplace import cache_folder
 
 MANIFEST = "manifest.json"
+# The four photographs in the package, which need no other package.
+BUNDLED_NAME = "bundled"
 # Raise this when the generator changes, so that older caches are left alone.
 GENERATOR_VERSION = 1
 QUALITIES = range(40, 97)
@@ -75,6 +77,8 @@ def load_workload(name: str, progress: Callable[[str], None] = lambda line: None
         WrongOption: the name is unknown, the folder empty or the cache corrupted.
     """
     spec = SPECS.get(name)
+    if name == BUNDLED_NAME:
+        return replace(load_folder(BUNDLED), name=name)
     if spec is None:
         return load_folder(Path(name))
     folder = cache_folder() / "workloads" / f"{name}-seed0-v{GENERATOR_VERSION}"

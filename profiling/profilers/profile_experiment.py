@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import symtable
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -99,6 +100,14 @@ def choose_handler(name: str) -> HandlerChoice:
         )
     if not Path(file).is_file():
         raise WrongOption(f"handler file {file!r} does not exist; expected FILE.py:CLASS")
+    try:
+        module = symtable.symtable(Path(file).read_text("utf-8"), file, "exec")
+    except (SyntaxError, ValueError) as error:
+        raise WrongOption(f"handler file {file!r} is not Python: {error}") from error
+    if class_name not in module.get_identifiers():
+        classes = [one.get_name() for one in module.get_children() if one.get_type() == "class"]
+        found = ", ".join(classes) or "no class"
+        raise WrongOption(f"handler file {file!r} has no class {class_name!r}; it has {found}")
     return HandlerChoice(class_name, f"{Path(file).resolve()}:{class_name}")
 
 

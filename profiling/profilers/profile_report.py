@@ -51,6 +51,8 @@ HOT_FUNCTIONS = 20
 # Lines below this share of their function's time, and functions below this share of the slowest
 # function's, are left out.
 COLD_SHARE = 0.005
+# The folder of `handler/`, by which the files of our own handler are known.
+ROOT = Path(__file__).parents[2]
 
 
 def list_batches(samples: Sequence[BatchSample]) -> dict[str, list[float]]:
@@ -146,7 +148,8 @@ class Profiled:
             for group in groups.values()
         ]
         made.sort(key=lambda group: -group.total_s)
-        return [group for group in made if group.total_s > COLD_SHARE * made[0].total_s]
+        least_s = COLD_SHARE * made[0].total_s if made else 0.0
+        return [group for group in made if group.total_s > (least_s if group.is_ours else 0.0)]
 
     def format_ratio(self) -> str:
         """Returns how many times as fast as the baseline the handler is, per image."""
@@ -218,6 +221,11 @@ class LineGroup(NamedTuple):
     handler: str
     lines: Sequence[LineSample]
     total_s: float
+
+    @property
+    def is_ours(self) -> bool:
+        file = self.lines[0].file
+        return file.startswith("handler/") and (ROOT / file).is_file()
 
     def list_hot(self) -> list[LineSample]:
         least_s = COLD_SHARE * self.total_s
@@ -318,6 +326,21 @@ def show_stages(handlers: Handlers, charts: Sequence[Chart]) -> list[Section]:
     ]
 
 
+def show_lines(handlers: Handlers) -> list[Section]:
+    """Shows the lines of each handler's own files; those of ours are folded where it has any."""
+    shown, folded = [], []
+    for handler in handlers:
+        groups = handler.list_line_groups()
+        own = [group for group in groups if not group.is_ours] or groups
+        shown += map(format_lines, own)
+        folded += [format_lines(group) for group in groups if group not in own]
+    note = "The page of --html has the lines of offpath itself too." if folded else ""
+    return [
+        Section("Lines", join_blocks(*shown), note=note),
+        Section("Lines of offpath", join_blocks(*folded), is_folded=True),
+    ]
+
+
 def show_functions(handlers: Handlers) -> list[Section]:
     return [
         Section(
@@ -329,12 +352,7 @@ def show_functions(handlers: Handlers) -> list[Section]:
             "Hot functions, by cumulative time",
             join_blocks(*map(format_functions, handlers)),
         ),
-        Section(
-            "Lines",
-            join_blocks(
-                *(format_lines(group) for one in handlers for group in one.list_line_groups())
-            ),
-        ),
+        *show_lines(handlers),
     ]
 
 

@@ -20,7 +20,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from offpath.errors import ExpectedError, MissingPackage, WrongOption
+from offpath.errors import ExpectedError, WrongOption
 
 # The light palette of templates/palette.css. In an SVG each colour becomes a CSS variable.
 PALETTE = {
@@ -425,15 +425,9 @@ def count_legend_columns(names: Sequence[str]) -> int:
 
 @contextmanager
 def plotting() -> Iterator[Any]:
-    """Yields matplotlib's pyplot without a window system, in our style.
+    """Yields matplotlib's pyplot without a window system, in our style."""
+    import matplotlib
 
-    Raises:
-        MissingPackage: matplotlib is not installed.
-    """
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingPackage("matplotlib", "bench") from error
     matplotlib.use("agg")
     from matplotlib import pyplot
 

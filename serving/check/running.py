@@ -22,7 +22,7 @@ from offpath.handler.prediction_log.sink_file import make_sink_folder_name, read
 from offpath.handler.process.foreign_server import DECLARED_METRIC
 from offpath.serving.check.files import METRICS_CURE, check_config, check_labels
 from offpath.serving.finding import Finding, grade, lost, ok, wrong
-from offpath.serving.server.in_force import ENGINE_CURE, find_differences
+from offpath.serving.server.in_force import ENGINE_CURE, LOG, find_differences, find_log_problem
 from offpath.serving.server.management import ManagementClient, ModelStatus, open_http
 from offpath.serving.servers_here import ServerProcess, find_servers
 from offpath.serving.torchserve.launch import read_java_major
@@ -34,6 +34,7 @@ METRICS_POLL_S = 0.2
 # Settings that a worker reports, beyond those with findings of their own.
 SETTINGS = ("max_batch", "cuda_graphs", "classes", "activation", "threshold", *INPUT_SETTINGS)
 LEAST_SPOOL_BYTES = 1 << 30
+DROPPED = re.compile(r"^offpath_log_dropped_total\{.*\} (\S+)$", re.MULTILINE)
 SICK_WORKERS = re.compile(r"^offpath_sick_workers_total\{.*\} (\S+)$", re.MULTILINE)
 
 
@@ -74,7 +75,7 @@ def check_server(url: str, token: str | None = None) -> Iterator[Finding]:
                 yield from check_model(status, _find_archive(process, status.model_url))
                 has_ours |= status.described.get("handler") == "offpath"
     if has_ours and metrics:
-        yield from _check_metrics(metrics, log)
+        yield from check_metrics(metrics, log)
 
 
 def check_model(status: ModelStatus, archive: MarFile | None) -> Iterator[Finding]:
@@ -123,15 +124,16 @@ def _check_engine(area: str, status: ModelStatus) -> Iterator[Finding]:
 def _check_prediction_log(area: str, status: ModelStatus) -> Iterator[Finding]:
     uri = status.described.get("prediction_log", "off")
     if uri == "off":
-        yield ok(area, "prediction log", "off")
+        yield ok(area, LOG, "off")
         return
+    yield from find_log_problem(status)
     spool = Path(status.described.get("spool", "/"))
     folder = next((one for one in (spool, *spool.parents) if one.is_dir()), Path("/"))
     free = shutil.disk_usage(folder).free
     found = f"{uri}, spool {spool}, {free / 2**30:.1f} GiB free"
     cure = "OFFPATH_SPOOL_DIR=/another/disk, or prediction_log.spool_max_bytes"
     loss = found if free < LEAST_SPOOL_BYTES else None
-    yield grade(area, "prediction log", found, loss, cure)
+    yield grade(area, LOG, found, loss, cure)
     try:
         error = read_last_error(spool / make_sink_folder_name(uri))
     except (OSError, ValueError):  # another user's spool, or one on another host
@@ -139,7 +141,7 @@ def _check_prediction_log(area: str, status: ModelStatus) -> Iterator[Finding]:
     if error:
         why = f"{error.get('time')}: {error.get('message')}"
         found = f"the last delivery failed ({why}); the records wait in the spool"
-        yield lost(area, "prediction log", found, f"offpath logs status --spool {spool}")
+        yield lost(area, LOG, found, f"offpath logs status --spool {spool}")
 
 
 def _check_process(process: ServerProcess) -> Iterator[Finding]:
@@ -172,7 +174,7 @@ def _guess_metrics(url: str) -> str:
     return f"{parts.scheme}://{parts.hostname}:{port}" if parts.hostname else ""
 
 
-def _check_metrics(address: str, log: str) -> Iterator[Finding]:
+def check_metrics(address: str, log: str) -> Iterator[Finding]:
     """Looks for offpath's metrics: describing the workers has just counted as a request."""
     url, text = f"{address}/metrics", ""
     deadline = time.monotonic() + METRICS_WAIT_S
@@ -187,7 +189,10 @@ def _check_metrics(address: str, log: str) -> Iterator[Finding]:
         yield lost(AREA, "metrics", f"{url}: {error}", "metrics_mode=prometheus")
         return
     yield ok(AREA, "metrics", f"offpath's metrics are at {url}")
-    ended = int(sum(float(count) for count in SICK_WORKERS.findall(text)))
+    dropped, ended = (int(sum(map(float, one.findall(text)))) for one in (DROPPED, SICK_WORKERS))
+    if dropped:
+        found = f"{dropped} were dropped since the start"
+        yield wrong(AREA, "records of the log", found, f"{log} says why: `offpath warns: `")
     if ended:
         found = f"{ended} times since the start, a worker ended with a broken model"
         cure = f"{log} says why: `this worker must be replaced`"

@@ -1,7 +1,7 @@
 // The page of `offpath demo`. Texts from the server are only ever set as text, never as markup.
 "use strict";
 
-const PREDICT = "/predictions/classifier";
+const PREDICT = "/invocations"; // the only model
 const REQUESTS = 200;
 const CLIENTS = 4;
 const REDRAW_EVERY = 10;
@@ -56,6 +56,10 @@ function drawBar(list, name, text, offset, share, colour) {
 }
 
 function drawLabels(labels) {
+  if (!Object.values(labels).every(Number.isFinite)) {
+    byId("labels").append(make("li", JSON.stringify(labels))); // of a handler of the user's own
+    return;
+  }
   for (const [label, probability] of Object.entries(labels)) {
     drawBar(byId("labels"), label, `${(100 * probability).toFixed(1)} %`, 0, probability);
   }

@@ -17,8 +17,6 @@ TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")
 # Requests that may wait in TorchServe; 256 clients fill a quarter of this. At 100 requests per
 # second the last one waits 10 s.
 QUEUE = 1000
-# Bodies are written to their files in pieces of this size.
-BUFFER_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True)
@@ -49,8 +47,6 @@ class DoorSettings:
         shadow: versions that get copies of a share of their model's requests.
         memory: folder on the tmpfs that holds the bodies.
         front_bodies: number of the largest bodies that must fit there at the start.
-        buffer_bytes: a body is written to its file in pieces of this size. Only measurements change
-            it; it has no option.
         pages: files of the page that the door shows at /; only `offpath demo` has them.
         verbose: logs every request to `front-access.log`.
     """
@@ -77,7 +73,6 @@ class DoorSettings:
     shadow: tuple[Split, ...] = ()
     memory: Path = SHM
     front_bodies: int = LEAST_BODIES
-    buffer_bytes: int = BUFFER_BYTES
     pages: tuple[Path, ...] = ()
     verbose: bool = False
 

@@ -122,6 +122,7 @@ class OneHostSession:
             "inference": self.door.url,
             "management": f"unix:{self.door.place.run}/management.sock",
             "metrics": f"{self.door.metrics_url}/metrics",
+            "logs": str(self.door.place.log),
         }
         self._view.show_ready(urls, starting.statuses or [], time.monotonic() - began)
 
@@ -170,6 +171,8 @@ class OneHostSession:
     def _make_next(self, number: int) -> ServerSettings:
         """Returns the settings of the next server; each server has its own folder of logs."""
         settings = self._make_settings(self._next_kind)
+        if self._follower is not None:  # only the first start may fail for want of a spool
+            settings = replace(settings, lenient=True)
         behind = describe_upstreams(settings, self.door.settings)
         check_successor(self.door.behind, behind)
         log = self.door.place.log

@@ -1,4 +1,4 @@
-"""Compares the settings in force for each model of a running TorchServe with its archive.
+"""Compares the settings in force for each model of a running server with its archive.
 
 TorchServe takes batch size, delay, workers and time-outs from several places and says nothing
 when it ignores one. Only the management API shows the values in force.
@@ -16,9 +16,10 @@ from offpath.handler.serving_settings import KEYS, RANGES, ServingSettings
 from offpath.serving.finding import Finding, wrong
 from offpath.serving.server.management import ManagementClient, ModelStatus
 
-DEVICE = KEYS["device_type"]
-WHOLE_NUMBERS = "TorchServe accepts whole numbers from 1 and ignores other values"
+DEVICE, LOG = KEYS["device_type"], "prediction log"
+WHOLE_NUMBERS = "only whole numbers from 1 count"
 ENGINE_CURE = "build the archive on this machine, or for another --engine or --precision"
+SPOOL_CURE = "make room, or set OFFPATH_SPOOL_DIR; `offpath serve --lenient` starts without it"
 CPU_INSTEAD = "--allow-cpu serves it on the CPU, `offpath archive --preset cpu` builds for the CPU"
 
 
@@ -37,39 +38,51 @@ def find_differences(archive: MarFile, status: ModelStatus) -> Iterator[Finding]
         yield _differ(area, DEVICE, "cpu", "gpu", _explain_cpu())
 
 
+def find_log_problem(status: ModelStatus) -> Iterator[Finding]:
+    """Yields a `wrong` finding if no record can be written to the spool of a prediction log."""
+    if why := status.described.get("log_problem"):
+        found = f"lost, because the spool {status.described.get('spool')} cannot be written: {why}"
+        yield wrong(f"{status.model_name} {status.model_version}", LOG, found, SPOOL_CURE)
+
+
 def check_in_force(
-    archives: Iterable[tuple[str, MarFile]], management: ManagementClient, allow_cpu: bool = False
+    archives: Iterable[tuple[str, MarFile]],
+    management: ManagementClient,
+    allow_cpu: bool = False,
+    lenient: bool = False,
 ) -> list[ModelStatus]:
     """Returns the settings in force for each model, after comparing them with its archive.
 
     Args:
         archives: each archive with the name that its model is served under.
         allow_cpu: accept an archive that asks for a GPU and runs without one.
+        lenient: accept a prediction log that cannot be written.
 
     Raises:
         ExpectedError: a model is missing, or a setting differs; the message lists all differences.
     """
     statuses, differences = [], []
+    accepted = {DEVICE: allow_cpu, LOG: lenient}
     for name, archive in archives:
         found, version = management.describe(name), archive.model_version
         status = next((one for one in found if one.model_version == version), None)
         if status is None:
             raise ExpectedError(
-                f"TorchServe did not load {archive.path}: {name} {version} is not registered"
+                f"the server did not load {archive.path}: {name} {version} is not registered"
             )
         if archive.has_our_handler:
             status = management.describe_worker(name, version)
         statuses.append(status)
         differences += [
             one
-            for one in find_differences(archive, status)
-            if not (allow_cpu and one.subject == DEVICE)
+            for one in [*find_differences(archive, status), *find_log_problem(status)]
+            if not accepted.get(one.subject)
         ]
     if differences:
         listed = "".join(
             f"\n  {one.area}: {one.subject} is {one.found}; {one.cure}" for one in differences
         )
-        raise ExpectedError(f"TorchServe does not serve as the archives ask:{listed}")
+        raise ExpectedError(f"the server does not serve as the archives ask:{listed}")
     return statuses
 
 
@@ -79,7 +92,7 @@ def _differ(area: str, setting: str, effective: object, wanted: object, cause: s
 
 def _explain(name: str, settings: ServingSettings) -> str:
     if name == "max_batch_delay_ms" and settings.asked[name] == 0:
-        return "TorchServe reads 0 as unset; use 1 ms for the shortest delay"
+        return "0 counts as unset; use 1 ms for the shortest delay"
     if name in settings.ignored:
         return WHOLE_NUMBERS
     if name in ("min_workers", "max_workers"):
@@ -94,9 +107,8 @@ def _explain_workers(asked: Mapping[str, Any]) -> str:
     low, high = asked.get("min_workers"), asked.get("max_workers")
     if not isinstance(low, int) or not isinstance(high, int) or high < low:
         return (
-            "TorchServe uses minWorkers and maxWorkers only together, with 0 < minWorkers <= "
-            "maxWorkers; otherwise it uses default_workers_per_model of config.properties or the "
-            "number of cores"
+            "minWorkers and maxWorkers count only together, with 0 < minWorkers <= maxWorkers; "
+            "otherwise default_workers_per_model of config.properties or the number of cores does"
         )
     return "the model was scaled over the management API"
 
@@ -105,5 +117,5 @@ def _explain_cpu() -> str:
     if not list(Path("/dev").glob("nvidia[0-9]*")):
         why = "this host (or container) has no NVIDIA device"
     else:
-        why = "TorchServe or torch found no device; check number_of_gpu, nvidia-smi and the driver"
+        why = "the server or torch found no device; check number_of_gpu, nvidia-smi and the driver"
     return f"{why}; {CPU_INSTEAD}; `offpath check` shows the host's state"

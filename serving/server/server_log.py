@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
+from offpath.handler.prediction_log.delivery_failures import WARNS
 from offpath.serving.printable import printable
 
 MAX_LINES = 25
@@ -26,6 +31,7 @@ SERVER_FAILURE = re.compile(
     r"Invalid configuration|Failed to bind|Unrecognized|Error: |Error occurred"
     r"|Exception|\[ERROR\]"
 )
+REMOVED = "was removed: its lines are shown only here, until a reload or restart begins another"
 
 
 @dataclass(frozen=True)
@@ -59,10 +65,16 @@ class LogLine:
         return self.worker is not None and SICK_WORKER in self.message
 
     @property
+    def is_warning(self) -> bool:
+        """True if our handler says what it cannot do; TorchServe drops the level of such a line."""
+        return self.worker is not None and self.message.startswith(WARNS)
+
+    @property
     def is_shown(self) -> bool:
         """True if whoever runs the server should see the line: an error, or a worker's end."""
         has_ended = self.class_name == "WorkerThread" and "Retry worker: " in self.message
-        return self.level in SHOWN_LEVELS or has_ended or self.is_of_sick_worker
+        is_of_handler = self.is_of_sick_worker or self.is_warning
+        return self.level in SHOWN_LEVELS or has_ended or is_of_handler
 
 
 def parse_line(text: str) -> LogLine:
@@ -106,19 +118,49 @@ def find_server_failure(lines: list[LogLine]) -> list[str]:
 
 
 class LogFollower:
+    """Reads what a log gets from now on, also after it was rotated or removed."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._offset = path.stat().st_size if path.exists() else 0
+        self._file: IO[bytes] | None = None
+        self._begun = b""
+        self._is_removed = False
+        self._warned: set[str] = set()
+        self._read()
 
     def read_new(self) -> list[LogLine]:
-        """Returns the complete lines written since the last call; works across rotation."""
-        if not self._path.exists():
-            return []
-        if self._path.stat().st_size < self._offset:
-            self._offset = 0
-        with open(self._path, "rb") as file:
-            file.seek(self._offset)
-            data = file.read()
+        """Returns the complete lines written since the last call, each warning of workers once."""
+        data = self._begun + self._read()
         complete = data[: data.rfind(b"\n") + 1]
-        self._offset += len(complete)
-        return _parse_lines(complete)
+        self._begun = data[len(complete) :]
+        lines = [line for line in _parse_lines(complete) if self._is_new(line)]
+        was_removed, self._is_removed = self._is_removed, not self._path.exists()
+        if self._file is not None and self._is_removed and not was_removed:
+            lines.append(LogLine("ERROR", "", "offpath", f"{self._path} {REMOVED}"))
+        return lines
+
+    def _read(self) -> bytes:
+        with contextlib.suppress(FileNotFoundError):
+            if self._file is None:
+                self._file = open(self._path, "rb", buffering=0)
+                self._close = weakref.finalize(self, self._file.close)
+        if self._file is None:
+            return b""
+        status = os.fstat(self._file.fileno())
+        if status.st_size < self._file.tell():
+            self._file.seek(0)
+        data = self._file.read()
+        with contextlib.suppress(FileNotFoundError):
+            if not os.path.samestat(self._path.stat(), status):
+                self._close()
+                self._file = None
+                data += self._read()
+        return data
+
+    def _is_new(self, line: LogLine) -> bool:
+        """Returns False for a warning that this worker or another has logged before."""
+        # Subject and kind, without the value that a client has sent.
+        kind = ": ".join(line.message.split(": ")[:3])
+        is_known = line.is_warning and kind in self._warned
+        self._warned |= {kind} if line.is_warning else set()
+        return not is_known

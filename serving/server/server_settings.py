@@ -60,6 +60,7 @@ class ServerSettings:
         grpc_port: on loopback; None closes gRPC.
         unix_sockets: inference and metrics listen on Unix sockets too, for the front door.
         allow_cpu: an archive that asks for a GPU may be served without one.
+        lenient: the first start may lack a prediction log that was asked for.
         verbose: logs TorchServe's lines for each request.
         log_dir: folder of the logs, which stay; by default a folder that goes with the server.
         overrides: config.properties keys that win over everything else.
@@ -78,6 +79,7 @@ class ServerSettings:
     grpc_port: int | None = None
     unix_sockets: bool = False
     allow_cpu: bool = False
+    lenient: bool = False
     verbose: bool = False
     log_dir: Path | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)

@@ -134,7 +134,7 @@ def list_commands(folder: Path) -> list[list[str]]:
 
 
 # Which extras are named where one is missing. Without torch each command ends soon.
-NAMED = {"serve": {"serve", "s3"}, ALL: {"serve", "s3", "bench", "report"}}
+NAMED = {"serve": {"serve", "s3"}, ALL: {"serve", "s3", "bench", "profile", "report"}}
 
 
 @pytest.mark.parametrize("extra", NAMED)
@@ -150,6 +150,18 @@ def test_without_an_extra_each_command_names_it_in_one_line(extra: str, tmp_path
         named.update(re.findall(r"pip install 'torchserve-offpath\[(\w+)]'", done.err))
         assert len(missing) <= (done.code == 2), command
     assert named == NAMED[extra]
+
+
+def test_the_extra_profile_is_all_that_a_profile_of_a_handler_needs(
+    model_store: Path, tmp_path: Path
+) -> None:
+    extras = list_extras()
+    hidden = extras["bench"] - extras["profile"] - extras["serve"] | {"flask", "gevent"}
+    options = ["--mar", str(model_store / "near-free.mar"), "--requests", "8"]
+    kinds = (["stages", "--html", "a.html"], ["lines"], ["flame"])
+    for done in run_hiding(hidden, [["profile", *kind, *options] for kind in kinds], tmp_path):
+        assert done.code == 0, done.err
+    assert (tmp_path / "a.html").is_file()
 
 
 def test_logs_and_cost_import_no_torch_and_published_costs_no_extra(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 
 import torch
 from torch.fx.experimental.optimization import fuse
@@ -11,8 +10,6 @@ from torch.fx.experimental.optimization import fuse
 from offpath.handler.config import HandlerConfig
 from offpath.handler.model.normalise import Normaliser
 
-# For scripts/gpu.sh, which measures what folding gains.
-KEEP_NORMS_VARIABLE = "OFFPATH_KEEP_BATCH_NORMS"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -40,8 +37,7 @@ class EagerEngine:
         self.precision = precision
         self._dtype = DTYPES[precision]
         if self._dtype != torch.float32:
-            folds = device.type == "cuda" and KEEP_NORMS_VARIABLE not in os.environ
-            model = (fold_batch_norms if folds else copy.deepcopy)(model)
+            model = (fold_batch_norms if device.type == "cuda" else copy.deepcopy)(model)
             model.to(self._dtype)
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.model = model

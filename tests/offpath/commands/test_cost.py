@@ -29,7 +29,7 @@ def test_a_cpus_rates_are_not_priced_for_a_gpu_instance(tmp_path):
     make_compare().save(tmp_path / "result.json")
     options = ("--result", str(tmp_path / "result.json"), *PEAK)
     assert "g4dn.xlarge" not in run_cost(*options, "--instance", "c7i.large")
-    with pytest.raises(ExpectedError, match="on a CPU.*has a T4.*--rate-per-instance"):
+    with pytest.raises(ExpectedError, match="on a CPU.*has a T4: measure on that instance"):
         run_cost(*options, "--instance", "g4dn.xlarge")
 
 

@@ -16,7 +16,11 @@ import pytest
 
 from offpath.archive.photographs import BUNDLED
 from offpath.commands import demo
+from offpath.serving.front.door_settings import DoorSettings
+from offpath.serving.server.server_settings import ServerSettings
+from tests.offpath.conftest import Run
 from tests.support.browser import Browser, find_browser, open_browser
+from tests.support.echo_archive import write_mar
 
 COUNT = "document.querySelectorAll('#chart circle').length"
 STATUS = "document.getElementById('status').textContent"
@@ -57,6 +61,36 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
         pytest.skip("no Chromium is installed")
     with open_browser(program, tmp_path / "browser") as running:
         yield running
+
+
+@pytest.mark.parametrize(
+    ("arguments", "archive"),
+    [
+        pytest.param((), ".offpath/demo/classifier.mar", id="built-earlier"),
+        pytest.param(("defects",), ".offpath/model-store/defects.mar", id="of-the-store"),
+        pytest.param(("defects.mar",), "defects.mar", id="by-path"),
+    ],
+)
+def test_an_archive_that_exists_is_shown_as_it_is(
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    archive: str,
+) -> None:
+    served: list[tuple[ServerSettings, DoorSettings]] = []
+    monkeypatch.setattr(
+        demo, "serve_behind_door", lambda make, door, _: served.append((make(None), door))
+    )
+    monkeypatch.chdir(tmp_path)
+    path = Path(archive)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.utime(write_mar(path.parent.resolve(), path.stem), (0, 0))
+    done = run("demo", "--port", 0, *arguments)
+    assert done.code == 0 and path.stat().st_mtime == 0, done.err
+    ((settings, door),) = served
+    assert settings.model_store.resolve() / settings.models[0] == path.resolve()
+    assert settings.env == {"OFFPATH_PREDICTION_LOG": "off"} and door.invocations
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,13 @@ import psutil
 import pytest
 
 from offpath import cli
-from offpath.profiling.core.run import load_run
+from offpath.profiling.core.run import Cell, load_run
+from offpath.profiling.core.run import Run as SavedRun
 from offpath.profiling.profilers import profile_experiment
+from offpath.profiling.profilers.collector import LineSample
+from offpath.profiling.profilers.profile_report import document_of
+from offpath.profiling.report.document import format_markdown
+from offpath.profiling.report.page import render_page
 from offpath.serving.process.processes import is_running
 from tests.offpath.conftest import Run, read_json_keys
 from tests.support.echo_archive import MakeMar
@@ -70,6 +76,39 @@ def test_the_page_of_a_flame_graph_contains_it(profile, tmp_path):
     assert "write_audit" in shown and "https://fonts" not in shown
     # A frame, whose page is in the page; nothing else is loaded.
     assert read_page(shown).loads == ["iframe"]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        pytest.param("class Mine: pass\nclass Other: pass\n", "it has Mine, Other", id="typo"),
+        pytest.param("", "it has no class", id="empty"),
+        pytest.param("class Mine\n", "expected ':'", id="syntax"),
+    ],
+)
+def test_a_class_that_is_not_in_the_file_is_named_before_anything_is_built(
+    run: Run, tmp_path: Path, source: str, said: str
+):
+    file = tmp_path / "my_handler.py"
+    file.write_text(source)
+    done = run("profile", "lines", f"--handler={file}:Typo")
+    assert done.code == 2 and said in done.err and str(file) in done.err
+
+
+def test_lines_show_the_users_file_first_and_fold_ours_behind_it():
+    ours = LineSample("decode", "handler/pipeline.py", 7, 1000, 5.0, "pixels = decode(body)")
+    mine = LineSample("Mine.postprocess_item", "my_handler.py", 3, 1000, 0.001, "return verdict")
+    saved = SavedRun("profile-lines", "", {}, variants={"mine": {}}, workloads={"w": {}})
+    saved.add(0, "mine", Cell("w", 0, 1), {"batch_ms": [5.1]})
+    saved.details = {"lines": {"mine": [asdict(ours), asdict(mine)]}}
+    document = document_of(saved, None)
+    terminal, page = format_markdown(document, is_narrow=True), render_page(document)
+    assert "return verdict" in terminal and "pixels = decode" not in terminal
+    places = [*map(page.index, ("return verdict", "<summary>Lines of", "pixels = decode"))]
+    assert places == sorted(places)
+    # Without a file of the user's, ours is what the profile is about.
+    saved.details = {"lines": {"mine": [asdict(ours)]}}
+    assert "pixels = decode" in format_markdown(document_of(saved, None), is_narrow=True)
 
 
 def test_cprofile_finds_planted_mistakes_and_leaves_a_failing_handler_out(images, tmp_path, capsys):

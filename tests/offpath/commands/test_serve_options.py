@@ -17,14 +17,14 @@ def test_a_server_without_the_door_is_for_this_machine(host: str) -> None:
     for loopback in ("127.0.0.1", "localhost"):
         check_host(loopback)
     check_host(host, behind_proxy=True)
-    with pytest.raises(ExpectedError, match="add --front --tokens FILE, or --behind-proxy"):
+    with pytest.raises(ExpectedError, match="--host 127.0.0.1 keeps .*, --front --tokens FILE"):
         check_host(host)
 
 
 def test_an_address_for_others_needs_the_doors_tokens() -> None:
     check_host("0.0.0.0", DoorSettings(tokens=Path("tokens")))
     check_host("::1", DoorSettings())
-    with pytest.raises(ExpectedError, match="add --tokens FILE"):
+    with pytest.raises(ExpectedError, match="this machine, --tokens FILE"):
         check_host("0.0.0.0", DoorSettings())
 
 
@@ -146,3 +146,21 @@ def test_a_setting_of_the_archives_own_handler_is_no_mistake(
     for name in ("SERVICE_HOST", "SERVICE_PORT_METRICS", "PORT", "PORT_8080_TCP_ADDR"):
         monkeypatch.setenv(f"OFFPATH_{name}", "1")
     assert run("serve", "--model-store", tmp_path / "store").err == ""
+
+
+@pytest.mark.parametrize(
+    ("by", "warning"),
+    [
+        pytest.param((), "behind a proxy or a balancer all clients have the same", id="by-address"),
+        pytest.param(("--canary-by", "x-user-id"), "", id="by-header"),
+    ],
+)
+def test_a_canary_by_address_is_warned_of(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: tuple[str, ...], warning: str
+) -> None:
+    monkeypatch.setattr("offpath.commands.serve.serve_behind_door", lambda *_, **__: None)
+    write_mar(tmp_path, "one")
+    options = ("--model-store", tmp_path, "--canary", "one=2.0:5%", *by)
+    done = run("serve", "--front", *options)
+    assert done.code == 0 and warning in done.err and bool(warning) == bool(done.err)
+    assert run("serve", "--front", "--behind-proxy", *options).code == (2 if warning else 0)

@@ -11,13 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from offpath.cli import run
+from offpath import cli
+from offpath.handler.serving_settings import ServingSettings
 from offpath.profiling.core.run import Run, load_run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.experiments import server_profile
+from offpath.profiling.load.prometheus import parse_metrics
 from offpath.profiling.profilers.profile_report import ACCOUNT, Profiled
+from offpath.serving.granian.reports import Reports
 from offpath.serving.process.processes import find_family
+from offpath.serving.server.served_model import ServedModel
 from offpath.serving.torchserve.server import TorchServe
+from tests.support.answering_server import answering_server
 from tests.support.eventually import eventually
 
 CHECKOUT = Path(__file__).parents[3]
@@ -30,7 +35,7 @@ def profile(*argv: str) -> str:
         SystemExit
     ) as ended:
         patch.setattr(server_profile, "WARM_UP_S", 1.0)
-        run(["profile", "server", *argv])
+        cli.run(["profile", "server", *argv])
     assert not ended.value.code, printed.getvalue()
     return printed.getvalue()
 
@@ -68,6 +73,56 @@ def test_the_account_of_our_handler_adds_up(server, tmp_path):
     # The CPU time of the server's processes is not known.
     assert not [row.metric for row in run.rows if row.metric.startswith("cpu_s")]
     assert "worker protocol" in out and page.stat().st_size > 1000
+
+
+def test_the_account_of_granians_page_leaves_nothing_over() -> None:
+    """Its metrics have no types, and without them half of the account was missing."""
+    model = ServedModel("defects", "1.0", "", ServingSettings(), 0, True)
+    reports = Reports([model], "host")
+    served, ours = {"model_name": "defects"}, {"ModelName": "defects"}
+    values: list[tuple[str, dict[str, str], float]] = [
+        ("ts_inference_requests_total", served, 10.0),
+        ("ts_inference_latency_microseconds", served, 10 * 40e3),
+        ("ts_queue_latency_microseconds", served, 10 * 12e3),
+        ("offpath_batches_total", ours, 5.0),
+        ("offpath_items_total", ours, 10.0),
+        ("offpath_stage_seconds_total", {**ours, "Stage": "decode"}, 5 * 0.02),
+    ]
+    before = parse_metrics(reports.format_metrics(), 0.0)
+    series = [((name, [*labels.items()], True), value) for name, labels, value in values]
+    reports._take({"slot": 0, "series": series})
+    counters = server_profile.read_counters(
+        before, parse_metrics(reports.format_metrics(), 1.0), "defects"
+    )
+    account = server_profile.make_account(43.0, counters)
+    expected = {"client, socket and front end": 3.0, "queue": 12.0, "worker protocol": 8.0}
+    expected |= {"decode": 20.0, "handler, other": 0.0, "not accounted for": 0.0}
+    assert account == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("status", "page", "said"),
+    [
+        pytest.param(404, b"", "answered 404 instead of metrics", id="missing"),
+        pytest.param(200, b"up 1\n", "counts no request of the model 'm'", id="another-servers"),
+    ],
+)
+def test_metrics_that_cannot_be_used_are_found_before_the_load(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    status: int,
+    page: bytes,
+    said: str,
+) -> None:
+    monkeypatch.setattr(server_profile, "COUNTED_WITHIN_S", 0.0)
+    with answering_server() as answers:
+        answers.respond = lambda path, _: (status, page) if path == "/metrics" else (200, b"{}")
+        urls = ("--url", f"{answers.url}/predictions/m", "--metrics-url", answers.url)
+        with pytest.raises(SystemExit) as ended:
+            cli.run(["profile", "server", *urls, "--duration", "2"])
+    told = " ".join(capsys.readouterr().err.split())
+    assert ended.value.code == 1 and said in told and "--metrics-url" in told
+    assert [path for path, *_ in answers.requests].count("/predictions/m") == 1
 
 
 @pytest.mark.server

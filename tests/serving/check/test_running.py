@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.prediction_log.sink_file import make_sink_folder_name, write_last_error
+from offpath.handler.process.foreign_server import DECLARED_METRIC
 from offpath.handler.serving_settings import ServingSettings
-from offpath.serving.check.running import check_model, check_server
+from offpath.serving.check.running import check_metrics, check_model, check_server
 from offpath.serving.finding import Finding, State
 from offpath.serving.server.management import ModelStatus
 from offpath.serving.torchserve.server import TorchServe
@@ -85,6 +86,26 @@ def test_prediction_log_that_cannot_be_delivered_is_lost(tmp_path: Path) -> None
     (found,) = [one for one in findings if "AccessDenied" in str(one.found)]
     assert (found.subject, found.state) == ("prediction log", State.LOST)
     assert found.cure == f"offpath logs status --spool {tmp_path}"
+
+
+def test_a_prediction_log_that_is_not_written_is_wrong() -> None:
+    described = {"handler": "offpath", "prediction_log": "s3://a/b", "log_problem": "EACCES"}
+    findings = list(check_model(replace(STATUS, described=described), None))
+    (found,) = [one for one in findings if "EACCES" in one.found]
+    assert (found.subject, found.state) == ("prediction log", State.WRONG)
+
+
+def test_dropped_records_are_wrong() -> None:
+    page = f"""{DECLARED_METRIC}{{a="b"}} 1
+offpath_log_dropped_total{{ModelName="m",Level="Model",}} 2.0
+offpath_log_dropped_total{{ModelName="n",Level="Model",}} 3.0
+"""
+    with answering_server() as answers:
+        answers.body = page.encode()
+        found = {one.subject: one for one in check_metrics(answers.url, "granian.log")}
+    assert found["metrics"].state is State.OK
+    dropped = found["records of the log"]
+    assert dropped.state is State.WRONG and dropped.found.startswith("5 were dropped")
 
 
 def test_an_engine_that_does_not_serve_is_lost_if_the_archive_has_it() -> None:

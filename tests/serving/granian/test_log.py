@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
+import pytest
+
+from offpath.errors import ExpectedError
 from offpath.serving.granian.server import MOST_LOG_BYTES, GranianServer
 from offpath.serving.server.server_settings import ServerSettings
+from offpath.serving.session import serve
+from tests.support.guarantees import guarantee
 
 TIME = "2026-11-21T03:59:26,104"
 
@@ -27,3 +34,32 @@ def test_granians_log_has_a_bound_and_its_writers_go_on(tmp_path: Path) -> None:
         server.rotate_log()
         assert log.stat().st_size == 0
     server.stop()
+
+
+@pytest.mark.server
+@guarantee(
+    "The spool cannot be written at the start",
+    "serving/server/in_force.py",
+    "*find_log_problem(status)",
+    "",
+)
+def test_a_spool_that_cannot_be_written_is_a_failed_start_unless_allowed(
+    model_store: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    log = {"OFFPATH_PREDICTION_LOG": f"file://{tmp_path}/out"}
+    settings = ServerSettings(
+        model_store,
+        ("near-free.mar",),
+        server="granian",
+        inference_port=0,
+        metrics_port=0,
+        env={**log, "OFFPATH_SPOOL_DIR": f"{tmp_path}/file/spool"},
+    )
+    view = MagicMock()
+    with pytest.raises(ExpectedError, match="near-free 1.0: prediction log is lost, .*Not a dir"):
+        serve(settings, view, 1, once=True)
+    view.show_ready.assert_not_called()
+    serve(replace(settings, lenient=True), view, 1, once=True)
+    view.show_ready.assert_called_once()
+    assert "cannot be written: " in view.show_problem.call_args.args[0]

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from offpath.handler.prediction_log.delivery_failures import Announcer
 from offpath.serving.server.server_log import (
     LogFollower,
     find_server_failure,
@@ -12,6 +14,7 @@ from offpath.serving.server.server_log import (
     read_log,
 )
 from offpath.serving.server.server_settings import CONF_DIR
+from tests.support.guarantees import guarantee
 
 TIME = "2026-11-21T03:59:26,104"
 
@@ -38,6 +41,65 @@ def test_follower_gives_each_complete_line_once(tmp_path: Path) -> None:
     assert [line.message for line in follower.read_new()] == ["two"]
     path.write_text("n\n")
     assert [line.message for line in follower.read_new()] == ["n"]
+
+
+@guarantee(
+    "The log folder is removed",
+    "serving/server/server_log.py",
+    'if self._file is None:\n            return b""',
+    'if not self._path.exists():\n            return b""',
+)
+@pytest.mark.parametrize("removed", ["file", "folder"])
+def test_a_removed_log_is_read_on_and_said_once(tmp_path: Path, removed: str) -> None:
+    path = tmp_path / "logs" / "granian.log"
+    path.parent.mkdir()
+    with path.open("a") as file:
+        follower = LogFollower(path)
+        path.unlink()
+        if removed == "folder":
+            path.parent.rmdir()
+        file.write(f"{TIME} [ERROR] supervisor granian - worker 0 of m ended by SIGSEGV\n")
+        file.flush()
+        ended, gone = follower.read_new()
+        file.write(f"{TIME} [ERROR] supervisor granian - again\n")
+        file.flush()
+        (again,) = follower.read_new()
+    assert (ended.message, again.message) == ("worker 0 of m ended by SIGSEGV", "again")
+    assert gone.is_shown and f"{path} was removed" in gone.message
+
+
+def test_a_log_that_was_moved_aside_is_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "torchserve.log"
+    path.touch()
+    follower = LogFollower(path)
+    path.write_text("old\n")
+    path.rename(tmp_path / "torchserve.log.1")
+    path.write_text("new and longer than the old one\n")
+    lines = [*follower.read_new(), *follower.read_new()]
+    assert [line.message for line in lines] == ["old", "new and longer than the old one"]
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param("[INFO ] {worker}-stdout MODEL_LOG - {text} ", id="torchserve"),
+        pytest.param("[WARNING] {worker} offpath.handler.custom_handler - {text}", id="granian"),
+    ],
+)
+def test_the_first_of_equal_warnings_of_all_workers_is_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, layout: str
+) -> None:
+    path = tmp_path / "server.log"
+    follower = LogFollower(path)
+    where = "ValueError in my_handler.py, line 6"
+    for worker in ("W-0-m_1.0", "W-1-m_1.0"):
+        announcer = Announcer(logging.getLogger(), "Mine.postprocess_item")
+        announcer.announce(where, f"{where}: 'planted by {worker}'; the item gets a 500")
+        with path.open("a") as file:
+            text = layout.format(worker=worker, text=caplog.messages[-1])
+            file.write(f"{TIME} {text}\n{TIME} {layout.format(worker=worker, text='a print')}\n")
+    shown = [line.message for line in follower.read_new() if line.is_shown]
+    assert len(shown) == 1 and where in shown[0] and "planted by W-0" in shown[0]
 
 
 def test_lines_about_clients_never_explain_the_servers_end() -> None:
