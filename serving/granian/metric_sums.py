@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+# The kernel refuses a message of more than 208 kB, and one series may have 126 kB.
+MAX_PART_BYTES = 1 << 15
 # Name, labels as pairs, and whether it is a counter.
 Key = tuple[str, tuple[tuple[str, str], ...], bool]
 
@@ -24,10 +27,27 @@ class MetricSums:
             self._values[key] = before + value
 
     def report(self, send: Callable[[list[tuple[Key, float]]], bool]) -> None:
-        """Sends all values and forgets them; keeps them if `send` returns False."""
+        """Sends all values in parts and forgets them; keeps those for which `send` returns False."""
         with self._lock:
-            if self._values and send(list(self._values.items())):
-                self._values = {}
+            for part in split_series(list(self._values.items())):
+                if not send(part):
+                    break
+                for key, _ in part:
+                    del self._values[key]
+
+
+def split_series(series: Sequence[tuple[Key, float]]) -> Iterator[list[tuple[Key, float]]]:
+    """Yields parts that are not much larger than MAX_PART_BYTES as JSON."""
+    part: list[tuple[Key, float]] = []
+    size = 0
+    for one in series:
+        part.append(one)
+        size += len(json.dumps(one))
+        if size >= MAX_PART_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 class SummedMetric:

@@ -187,8 +187,9 @@ class ModelService:
         request_id = ""
         try:
             call = self._paths.find(method, path, headers.get("content-length"))
-            if call.explains:
-                headers[EXPLAIN_HEADER] = "True"
+            # TorchServe's words to a handler, which a client's headers must not say.
+            headers.pop("describe", None)
+            headers[EXPLAIN_HEADER] = str(call.explains)
             if not has_door:
                 request_id = make_event_id(client_id)
             read = None if self._handler.is_foreign else READERS.get(call.protocol)
