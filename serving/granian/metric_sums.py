@@ -27,7 +27,7 @@ class MetricSums:
             self._values[key] = before + value
 
     def report(self, send: Callable[[list[tuple[Key, float]]], bool]) -> None:
-        """Sends all values in parts and forgets them; keeps those for which `send` returns False."""
+        """Sends all values in parts, and forgets each part for which `send` returns True."""
         with self._lock:
             for part in split_series(list(self._values.items())):
                 if not send(part):

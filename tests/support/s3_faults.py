@@ -176,6 +176,8 @@ async def _answer_error(
 ) -> None:
     """Reads the whole request first, so that the client gets the answer and no broken pipe."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+    if head.startswith("head "):
+        body = ""
     if "expect: 100-continue" in head:
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     for line in head.split("\r\n"):
