@@ -46,7 +46,10 @@ ANSWERS = {
     SKEWED: ("403 Forbidden", _error("RequestTimeTooSkewed", "The time difference is too large.")),
     TIMED_OUT: ("400 Bad Request", _error("RequestTimeout", "The socket was not read from.")),
     DAMAGED: ("400 Bad Request", _error("BadDigest", "The digest did not match.")),
-    MOVED: ("301 Moved Permanently", _error("PermanentRedirect", "Use the bucket's endpoint.")),
+    MOVED: (
+        "301 Moved Permanently\r\nx-amz-bucket-region: eu-central-1",
+        _error("PermanentRedirect", "Use the bucket's endpoint."),
+    ),
     NO_CHECKSUMS: ("400 Bad Request", _error("InvalidArgument", "Unsupported header.")),
     REDIRECTED: ("307 Temporary Redirect\r\nLocation: http://127.0.0.1:9/other", ""),
     LOGIN_PAGE: ("200 OK", "<html>Please log in.</html>"),
@@ -176,8 +179,6 @@ async def _answer_error(
 ) -> None:
     """Reads the whole request first, so that the client gets the answer and no broken pipe."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
-    if head.startswith("head "):
-        body = ""
     if "expect: 100-continue" in head:
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     for line in head.split("\r\n"):
