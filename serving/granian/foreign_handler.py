@@ -9,6 +9,7 @@ reply from the worker's message (BatchAggregator.java, RestJob.java).
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import math
@@ -175,7 +176,7 @@ class ForeignHandler:
         if self._decodes:
             with contextlib.suppress(ValueError, RecursionError):
                 if kind == JSON:
-                    return json.loads(value.decode())
+                    return load_json(value)
                 if kind.startswith("text"):
                     return value.decode()
         return bytearray(value)
@@ -233,6 +234,15 @@ def make_parameters(body: Body, content_type: str) -> list[Parameter]:
     else:
         parameters.append(("body", kind, bytes(body)))
     return parameters
+
+
+def load_json(text: bytes) -> Any:
+    """Decodes JSON without the garbage collector, which takes 70 % of the time of a large one."""
+    gc.disable()
+    try:
+        return json.loads(text.decode())
+    finally:
+        gc.enable()
 
 
 def split_batch(entries: Sequence[Entry | Reply]) -> Iterator[dict[int, Entry]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 # The kernel refuses a message of more than 208 kB, and one series may have 126 kB.
 MAX_PART_BYTES = 1 << 15
@@ -29,25 +29,17 @@ class MetricSums:
     def report(self, send: Callable[[list[tuple[Key, float]]], bool]) -> None:
         """Sends all values in parts, and forgets each part for which `send` returns True."""
         with self._lock:
-            for part in split_series(list(self._values.items())):
+            while self._values:
+                part, size = [], 0
+                for one in self._values.items():
+                    part.append(one)
+                    size += len(json.dumps(one))
+                    if size > MAX_PART_BYTES:
+                        break
                 if not send(part):
-                    break
+                    return
                 for key, _ in part:
                     del self._values[key]
-
-
-def split_series(series: Sequence[tuple[Key, float]]) -> Iterator[list[tuple[Key, float]]]:
-    """Yields parts that are not much larger than MAX_PART_BYTES as JSON."""
-    part: list[tuple[Key, float]] = []
-    size = 0
-    for one in series:
-        part.append(one)
-        size += len(json.dumps(one))
-        if size >= MAX_PART_BYTES:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
 
 
 class SummedMetric:

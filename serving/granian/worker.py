@@ -54,7 +54,6 @@ COUNTERS = (
     "ts_inference_latency_microseconds",
     "ts_queue_latency_microseconds",
 )
-# A message has room for it.
 MAX_REASON_CHARS = 10_000
 # Least seconds between two messages of one line of code.
 LOG_PAUSE_S = 1.0

@@ -488,7 +488,7 @@ def test_long_labels_silence_no_worker(granian: Server) -> None:
 
 
 @guarantee(
-    "A foreign handler's own reply that ends its worker",
+    "A reply of another's handler that ends its worker",
     "serving/granian/foreign_handler.py",
     "range(200, 600)",
     "range(0, 1 << 31)",

@@ -332,7 +332,7 @@ def check_ids(url: str, model: str, log: Path) -> None:
 
 
 @guarantee(
-    "One id per request",
+    "Requests that share an id",
     "serving/granian/foreign_handler.py",
     'headers.get(ID_HEADER, "")',
     '""',
@@ -344,7 +344,7 @@ def test_handler_reply_and_record_have_one_id_behind_the_door(
     check_ids(front_door, model, log)
 
 
-@guarantee("One id per request")
+@guarantee("Requests that share an id")
 @pytest.mark.parametrize(
     ("running", "model"),
     [("server", OWN), ("server", "second"), ("granian", OWN), ("foreign_granian", FOREIGN)],
