@@ -154,13 +154,15 @@ def model_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe]:
-    """Runs a warm server of two models, with our config.properties and the model API.
+    """Runs a warm server of two models, with our config.properties, the model API and a log.
 
     Its store is a copy, because tests put further archives there.
     """
     from offpath.serving.torchserve.server import TorchServe
+    from tests.support.front import log_variables
 
-    store = shutil.copytree(model_store, tmp_path_factory.mktemp("s") / "store")
+    folder = tmp_path_factory.mktemp("s")
+    store = shutil.copytree(model_store, folder / "store")
     settings = ServerSettings(
         model_store=store,
         models=("near-free.mar", write_mar(store, "second").name),
@@ -169,6 +171,7 @@ def server(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         metrics_port=0,
         grpc_port=0,
         overrides={"enable_model_api": "true"},
+        env=log_variables(folder),
     )
     with TorchServe(settings) as running:
         with running.management() as management:

@@ -19,7 +19,7 @@ import triton_python_backend_utils as pb_utils
 FOLDER = Path(__file__).parent
 # The repository's copy of our service, before an offpath that is installed.
 sys.path.insert(0, str(FOLDER / "service"))
-from offpath.serving.service.messages import Reply, Request, make_event_id  # noqa: E402
+from offpath.serving.service.messages import WORDS, Reply, Request, make_event_id  # noqa: E402
 from offpath.serving.service.model_service import load_service  # noqa: E402
 
 UNAVAILABLE = (503, 504)
@@ -59,7 +59,7 @@ def read_images(request: Any) -> Iterator[Request]:
     headers = {
         name: value
         for name, value in json.loads(request.parameters() or "{}").items()
-        if isinstance(value, str)
+        if isinstance(value, str) and name not in WORDS
     }
     request_id = make_event_id(request.request_id())
     for number, item in enumerate(array):

@@ -78,7 +78,7 @@ def pause_s(failures: int, most_s: float, draw: Callable[[], float] = random.ran
 
 def describe_error(error: BaseException, uri: str) -> tuple[str, str]:
     """Returns (kind, message) for a failed delivery; the message says what to do."""
-    code = _error_code(error)
+    code = error_code(error)
     name = type(error).__name__
     if "Credentials" in name or name in ("ProfileNotFound", "TokenRetrievalError"):
         advice = (
@@ -87,11 +87,13 @@ def describe_error(error: BaseException, uri: str) -> tuple[str, str]:
             "blacklist_env_vars does not hide AWS_* from the workers"
         )
         return "credentials", advice
-    status = http_status(error)
+    if code == "PermanentRedirect":
+        return "region", "the bucket is in another region: set prediction_log.s3.region"
+    status = _http_status(error)
     if name == "UnprovenReply" or (status is not None and 300 <= status < 400):
         return "unproven", (
             f"the response does not prove that the object was stored ({error}): check for a proxy "
-            "or a login page in between"
+            "or a login page in between, or a server that encrypts by KMS and knows no checksums"
         )
     if code == "RequestTimeTooSkewed":
         return "clock", "refused because this machine's clock is wrong: set the clock"
@@ -104,7 +106,8 @@ def describe_error(error: BaseException, uri: str) -> tuple[str, str]:
         return "bucket", f"the bucket of {uri} does not exist: create it"
     if code in ("SlowDown", "503", "ServiceUnavailable"):
         return "busy", f"the server asks for fewer requests ({code})"
-    if isinstance(error, (asyncio.TimeoutError, TimeoutError)) or "Timeout" in name:
+    is_late = isinstance(error, (asyncio.TimeoutError, TimeoutError)) or "Timeout" in name
+    if is_late or code == "RequestTimeout":
         return "timeout", f"no response in time ({name})"
     if name == "NoRegionError":
         return "region", "no region: set prediction_log.s3.region or AWS_DEFAULT_REGION"
@@ -113,14 +116,15 @@ def describe_error(error: BaseException, uri: str) -> tuple[str, str]:
     return name, f"{name}: {error}"
 
 
-def _error_code(error: BaseException) -> str | None:
+def error_code(error: BaseException) -> str | None:
+    """Returns the code of S3's error, or its status as text if it has no body; otherwise None."""
     response = getattr(error, "response", None)
     if not isinstance(response, dict):
         return None
     return str(response.get("Error", {}).get("Code"))
 
 
-def http_status(error: BaseException) -> int | None:
+def _http_status(error: BaseException) -> int | None:
     response = getattr(error, "response", None)
     if not isinstance(response, dict):
         return None

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from offpath.handler.prediction_log.delivery_failures import describe_error, http_status
+from offpath.handler.prediction_log.delivery_failures import describe_error, error_code
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings, S3Options
 from offpath.handler.prediction_log.packing import CONTENT_ENCODINGS
 
 CONTENT_TYPE = "application/x-ndjson"
 CONNECT_TIMEOUT_S = 5.0
-# Statuses of servers that do not know S3's additional checksums.
-CHECKSUM_REFUSALS = (400, 501)
+# Codes of servers that do not know S3's additional checksums; 501 is a status without a body.
+CHECKSUM_REFUSALS = ("InvalidArgument", "InvalidRequest", "NotImplemented", "501")
 
 
 class UnprovenReply(Exception):
@@ -202,11 +202,16 @@ class S3Sink:
         except Exception as error:
             if describe_error(error, self.uri)[0] in ("credentials", "refused"):
                 await self.close()
-            if http_status(error) in CHECKSUM_REFUSALS:
+            if error_code(error) in CHECKSUM_REFUSALS:
                 # The checksum may be the cause, so the next attempt sends the other kind.
                 self._is_md5 = not is_md5
             raise
-        check_reply(reply, body)
+        try:
+            check_reply(reply, body)
+        except UnprovenReply:
+            # With KMS no MD5 proves an object.
+            self._is_md5 = False
+            raise
 
     async def _open_client(self) -> Any:
         if self._factory is None:

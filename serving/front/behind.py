@@ -76,8 +76,8 @@ class Behind:
 def describe_upstreams(settings: ServerSettings, door: DoorSettings) -> Behind:
     """Reads from a server's settings and archives what the door has to know.
 
-    Bodies go by name if every archive's handler accepts that and no other archive can be
-    registered later over the model API.
+    Bodies go by name to Granian, and to TorchServe if every archive's handler accepts that and no
+    other archive can be registered later over the model API.
 
     Raises:
         ExpectedError: an archive or the configuration cannot be read, or /invocations is asked for
@@ -89,7 +89,8 @@ def describe_upstreams(settings: ServerSettings, door: DoorSettings) -> Behind:
     properties = read_effective(settings)
     has_model_api = properties.get("enable_model_api") == "true"
     server = make_server(settings)
-    hand_over = not has_model_api and all(map(server.reads_names, archives))
+    routes = server.plan_routes(named)
+    hand_over = bool(routes) or not has_model_api and all(one.takes_names for one in archives)
     limit = int(properties["max_request_size"])
     own_queue = int(properties["job_queue_size"])
     return Behind(
@@ -99,7 +100,7 @@ def describe_upstreams(settings: ServerSettings, door: DoorSettings) -> Behind:
         # TorchServe's own queue length is meant for bodies in Java's heap; names take no room.
         queue=max(door.queue, own_queue) if hand_over else own_queue,
         only_model=_only_model([name for name, _ in named], door),
-        routes=server.plan_routes(named),
+        routes=routes,
     )
 
 

@@ -9,11 +9,14 @@ reply from the worker's message (BatchAggregator.java, RestJob.java).
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
+import math
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -32,25 +35,42 @@ from offpath.handler.errors import ItemError
 from offpath.handler.process.lazy_imports import unused_imports_deferred
 from offpath.handler.request.body_from_front_door import FORM, MULTIPART, DoorBodies
 from offpath.handler.request.forms import Body, read_form, split_multipart
-from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, PREFIX, TYPE_HEADER
+from offpath.handler.wire_names import (
+    BODY_HEADER,
+    EXPLAIN_HEADER,
+    ID_HEADER,
+    PREFIX,
+    TYPE_HEADER,
+)
 from offpath.serving.fork.children import forget_offpath
 from offpath.serving.granian.metric_sums import MetricSums
 from offpath.serving.granian.plan import ForeignSettings
-from offpath.serving.service.messages import Refused, Reply, Request
+from offpath.serving.service.messages import Refused, Reply, Request, make_event_id
 
 logger = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[2]
 JSON = "application/json"
 # Of a part with a file name and without a type (Netty's HttpPostBodyUtil.java).
 FILE_TYPE = "application/octet-stream"
-# Their labels may be anything, and a report has room for about a thousand.
+# Their labels may be anything.
 MOST_SERIES = 500
+MAX_LABELS, MAX_LABEL_CHARS = 50, 200
+# Prometheus refuses a whole page for the sake of one other name.
+METRIC_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]{0,99}")
+# Decoded JSON may take 27 times the memory of its text, so a batch has more of it only in one body.
+MAX_JSON_BYTES = 16 << 20
+# A worker can send no others.
+STATUSES = range(200, 600)
+# Headers by which a reply says where it ends; the server sets them.
+FRAMING = ("connection", "content-length", "keep-alive", "transfer-encoding", "upgrade")
 # Java's name for every failure of a handler (BatchAggregator.java, NettyUtils.java).
 FAILURE = "InternalServerException"
 NO_STREAM = "this server sends no reply in parts"
 END_OF_MESSAGE = -1
 # Name, content type as sent (empty for none), value.
 Parameter = tuple[str, str, bytes]
+# A request as TorchServe's worker receives it.
+Entry = dict[str, Any]
 
 
 class ForeignHandler:
@@ -98,50 +118,65 @@ class ForeignHandler:
     def handle(self, requests: Sequence[Request]) -> list[Reply]:
         """Answers a batch, one reply per request, in order."""
         entries = [self._make_entry(request) for request in requests]
-        batch = [entry for entry in entries if not isinstance(entry, Reply)]
-        replies = iter(self._predict(batch) if batch else ())
-        return [entry if isinstance(entry, Reply) else next(replies) for entry in entries]
+        replies = {idx: one for idx, one in enumerate(entries) if isinstance(one, Reply)}
+        for group in split_batch(entries):
+            replies |= self._predict(group)
+        return [replies[idx] for idx in range(len(requests))]
 
-    def _predict(self, batch: list[dict[str, Any]]) -> list[Reply]:
+    def _predict(self, group: Mapping[int, Entry]) -> dict[int, Reply]:
+        batch = [self._decode_entry(entry) for entry in group.values()]
+        kind = MODEL_GONE
         try:
-            message = self._thread.submit(self._service.predict, batch).result()
+            if self.health.diagnosis is None:
+                message = self._thread.submit(self._service.predict, batch).result()
+                return dict(zip(group, read_message(message), strict=True))
         except SystemExit as end:
             # It ends its worker under TorchServe too.
             self.health.diagnosis = f"its handler has called sys.exit({end.code!r:.80})"
-            return [Refused(MODEL_GONE).reply for _ in batch]
-        return list(read_message(message))
+        except Exception:
+            # For instance a header that is no text, or a phrase whose length Python misjudges.
+            logger.exception("the handler's reply cannot be sent")
+            kind = ErrorKind(503, FAILURE, "Prediction failed")
+        return {idx: Refused(kind).reply for idx in group}
 
-    def _make_entry(self, request: Request) -> dict[str, Any] | Reply:
+    def _make_entry(self, request: Request) -> Entry | Reply:
         """Makes what TorchServe's worker receives; the reply if the body cannot be read."""
         try:
             return self._read(request)
         except ItemError as error:
             return Refused(ErrorKind(error.status, error.type, error.message)).reply
 
-    def _read(self, request: Request) -> dict[str, Any]:
-        headers, body = dict(request.headers), request.body
+    def _read(self, request: Request) -> Entry:
+        headers, body, own_id = dict(request.headers), request.body, request.request_id
         if self._door is not None and self._door.has_sent(headers):
+            own_id = headers.get(ID_HEADER, "")
             headers["content-type"] = headers.get(TYPE_HEADER, "")
             if headers.get(BODY_HEADER):
                 body = bytes(self._door.map_body(headers[BODY_HEADER]))
         headers = {k: v for k, v in headers.items() if not k.startswith(PREFIX)}
-        headers.setdefault(EXPLAIN_HEADER, "False")
         parameters = make_parameters(body, headers.get("content-type", ""))
         return {
-            "requestId": request.request_id.encode(),
+            "requestId": (own_id or make_event_id("")).encode(),
             "headers": [{"name": k.encode(), "value": v.encode()} for k, v in headers.items()],
             "parameters": [
-                {"name": name, "contentType": kind, "value": self._decode(kind, value)}
+                {"name": name, "contentType": kind, "value": value}
                 for name, kind, value in parameters
             ],
         }
+
+    def _decode_entry(self, entry: Entry) -> Entry:
+        parameters = [
+            {**one, "value": self._decode(one["contentType"], one["value"])}
+            for one in entry["parameters"]
+        ]
+        return {**entry, "parameters": parameters}
 
     def _decode(self, kind: str, value: bytes) -> Any:
         """Decodes JSON and text (`_retrieve_input_data` in ts/protocol/otf_message_handler.py)."""
         if self._decodes:
             with contextlib.suppress(ValueError, RecursionError):
                 if kind == JSON:
-                    return json.loads(value.decode())
+                    return load_json(value)
                 if kind.startswith("text"):
                     return value.decode()
         return bytearray(value)
@@ -201,12 +236,49 @@ def make_parameters(body: Body, content_type: str) -> list[Parameter]:
     return parameters
 
 
+def load_json(text: bytes) -> Any:
+    """Decodes JSON without the garbage collector, which takes 70 % of the time of a large one."""
+    gc.disable()
+    try:
+        return json.loads(text.decode())
+    finally:
+        gc.enable()
+
+
+def split_batch(entries: Sequence[Entry | Reply]) -> Iterator[dict[int, Entry]]:
+    """Yields the requests, by their index, that a handler gets together.
+
+    TorchServe's own handlers ask the first request whether the whole batch is to be explained.
+    """
+    groups: dict[object, tuple[int, dict[int, Entry]]] = {}
+    for idx, entry in enumerate(entries):
+        if isinstance(entry, Reply):
+            continue
+        sizes = [len(one["value"]) for one in entry["parameters"] if one["contentType"] == JSON]
+        explains = {"name": EXPLAIN_HEADER.encode(), "value": b"True"} in entry["headers"]
+        size, group = groups.get(explains, (0, {}))
+        size += sum(sizes)
+        if group and size > MAX_JSON_BYTES:
+            yield group
+            size, group = sum(sizes), {}
+        group[idx] = entry
+        groups[explains] = size, group
+    for _, group in groups.values():
+        yield group
+
+
 def read_message(message: bytes | bytearray) -> Iterator[Reply]:
-    """Reads the replies in a message of `create_predict_response` in otf_message_handler.py."""
+    """Reads the replies in a message of `create_predict_response` in otf_message_handler.py.
+
+    Raises:
+        ValueError: the message is broken.
+    """
     view, at = memoryview(message), 0
 
     def take(size: int) -> bytes:
         nonlocal at
+        if not 0 <= size <= len(view) - at:
+            raise ValueError(f"a part of {size} bytes in a message of {len(view)}, at {at}")
         at += size
         return bytes(view[at - size : at])
 
@@ -222,11 +294,15 @@ def read_message(message: bytes | bytearray) -> Iterator[Reply]:
         kind, status, _ = text(), number(), text()
         headers = {"content-type": kind} if kind else {}
         for _ in range(number()):
-            key = text().lower()
-            headers[key] = text()
+            key, value = text().lower(), text()
+            if key not in FRAMING:
+                headers[key] = value
         body = take(number())
-        if code == 200:
+        if code == 200 and status in STATUSES:
             yield Reply(status, headers, body)
+        elif code == 200:
+            why = f"the handler set the status {status}; expected {STATUSES[0]} to {STATUSES[-1]}"
+            yield Refused(ErrorKind(500, FAILURE, why)).reply
         else:
             yield Refused(ErrorKind(code, FAILURE, reason)).reply
 
@@ -273,10 +349,16 @@ class PublishedMetrics(MetricsCacheYamlImpl):
     ) -> None:
         name, names = metric.metric_name, metric.dimension_names
         is_counter = metric.metric_type == MetricTypes.COUNTER
-        if len(dimension_values) != len(names) or (is_counter and value < 0):
-            logger.error("wrong value or dimensions for metric %s", name)
+        is_named = all(map(METRIC_NAME.fullmatch, (name.replace(":", "_"), *names)))
+        is_labelled = len(dimension_values or ()) == len(names) <= MAX_LABELS
+        try:
+            value = float(value)
+        except (TypeError, ValueError):
+            value = math.nan
+        if not (is_named and is_labelled and math.isfinite(value)) or (is_counter and value < 0):
+            logger.error("wrong name, value or dimensions for metric %.100r", name)
             return
-        labels = {key: str(label) for key, label in zip(names, dimension_values)}
+        labels = {key: clean_label(label) for key, label in zip(names, dimension_values)}
         labels.pop("Hostname", None)  # which every metric gets
         if metric.metric_type == MetricTypes.HISTOGRAM:
             self._add(f"{name}_sum", value, True, labels)
@@ -288,4 +370,10 @@ class PublishedMetrics(MetricsCacheYamlImpl):
         series = (name, *labels.values())
         if series in self._series or len(self._series) < MOST_SERIES:
             self._series.add(series)
-            self._sums.add(name, float(value), is_counter, **labels)
+            self._sums.add(name, value, is_counter, **labels)
+
+
+def clean_label(label: object) -> str:
+    """Returns a label's first characters, without those that could break a line of /metrics."""
+    text = str(label)[:MAX_LABEL_CHARS]
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+# The kernel refuses a message of more than 208 kB, and one series may have 126 kB.
+MAX_PART_BYTES = 1 << 15
 # Name, labels as pairs, and whether it is a counter.
 Key = tuple[str, tuple[tuple[str, str], ...], bool]
 
@@ -24,10 +27,19 @@ class MetricSums:
             self._values[key] = before + value
 
     def report(self, send: Callable[[list[tuple[Key, float]]], bool]) -> None:
-        """Sends all values and forgets them; keeps them if `send` returns False."""
+        """Sends all values in parts, and forgets each part for which `send` returns True."""
         with self._lock:
-            if self._values and send(list(self._values.items())):
-                self._values = {}
+            while self._values:
+                part, size = [], 0
+                for one in self._values.items():
+                    part.append(one)
+                    size += len(json.dumps(one))
+                    if size > MAX_PART_BYTES:
+                        break
+                if not send(part):
+                    return
+                for key, _ in part:
+                    del self._values[key]
 
 
 class SummedMetric:

@@ -150,7 +150,7 @@ class Reports:
             host = "hostname" if name.startswith("ts_") else "Hostname"
             pairs = (*labels, (host, self._host_name))
             # With a comma at the end, as TorchServe writes it.
-            text = "".join(f"{key}={json.dumps(text)}," for key, text in pairs)
+            text = "".join(f"{key}={json.dumps(one, ensure_ascii=False)}," for key, one in pairs)
             lines.append(f"{name}{{{text}}} {value}\n")
         return "".join(lines)
 

@@ -60,9 +60,6 @@ class GranianServer(Server):
     def plan_routes(self, archives: Sequence[tuple[str, MarFile]]) -> tuple[ServedModel, ...]:
         return tuple(self._plan_models(archives))
 
-    def reads_names(self, archive: MarFile) -> bool:
-        return True
-
     def rotate_log(self) -> None:
         log = self.log_path
         if not log.exists() or log.stat().st_size <= MOST_LOG_BYTES:

@@ -54,6 +54,7 @@ COUNTERS = (
     "ts_inference_latency_microseconds",
     "ts_queue_latency_microseconds",
 )
+MAX_REASON_CHARS = 10_000
 # Least seconds between two messages of one line of code.
 LOG_PAUSE_S = 1.0
 # Memory for a body of at most this size is held before its bytes arrive.
@@ -223,7 +224,7 @@ def run_worker(
         sums.add("WorkerLoadTime", load_ms, False, WorkerName=worker.log_name, Level="Host")
     except Exception as error:
         why = "".join(traceback.format_exception_only(error)).strip()
-        send(reports, number, failed=why)
+        send(reports, number, failed=why[:MAX_REASON_CHARS])
         # The terminal shows the first line alone.
         logger.exception("the model failed to load: %s", why)
         os._exit(EXIT_STATUS)

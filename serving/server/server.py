@@ -113,10 +113,6 @@ class Server(ABC):
         """Returns models with sockets of their own; empty if the server finds the model itself."""
         return ()
 
-    def reads_names(self, archive: MarFile) -> bool:
-        """Tells whether the front door may pass this archive a file's name instead of a body."""
-        return archive.takes_names
-
     def list_ignored_keys(self) -> list[str]:
         """Returns the keys of a user's config.properties that this server ignores."""
         return []

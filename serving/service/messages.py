@@ -12,6 +12,8 @@ from offpath.handler.error_kinds import NO_METHOD, NO_PATH, RETRY_AFTER_S, TOO_L
 
 JSON_TYPE = "application/json"
 METHODS = frozenset(("POST", "PUT"))
+# TorchServe's words to a handler, which must come from the path and not from a client.
+WORDS = ("describe", "explain")
 PING = "/ping"
 # The protocols of KServe (kserve.py).
 V1, V2 = "v1", "v2"

@@ -36,6 +36,7 @@ from offpath.serving.service.kserve import (
 from offpath.serving.service.messages import (
     HEALTHY,
     PING,
+    WORDS,
     ModelPaths,
     Refused,
     Reply,
@@ -187,8 +188,8 @@ class ModelService:
         request_id = ""
         try:
             call = self._paths.find(method, path, headers.get("content-length"))
-            if call.explains:
-                headers[EXPLAIN_HEADER] = "True"
+            headers = {name: value for name, value in headers.items() if name not in WORDS}
+            headers[EXPLAIN_HEADER] = str(call.explains)
             if not has_door:
                 request_id = make_event_id(client_id)
             read = None if self._handler.is_foreign else READERS.get(call.protocol)

@@ -23,7 +23,8 @@ class Echo:
     def handle(self, data, context):
         bodies = [bytes(row.get("body") or b"") for row in data]
         time.sleep(0.05 * bodies.count(b"slow"))
-        return [str(len(body)) for body in bodies]
+        ids = [context.get_request_id(idx) for idx in range(len(data))]
+        return [one if body == b"id" else str(len(body)) for one, body in zip(ids, bodies)]
 """
 MODEL_CONFIG = {
     "minWorkers": 1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import threading
 from collections.abc import Coroutine
 from typing import Any
@@ -15,8 +16,16 @@ SLOW_DOWN, HANGING, DENIED = "slow-down", "hanging", "denied"
 OUTAGES = (REFUSED, SLOW_DOWN, HANGING, DENIED)
 EXPIRED, REDIRECTED = "expired credentials", "redirected"
 LOGIN_PAGE, TRUNCATED = "login page", "truncated"
+SKEWED, TIMED_OUT, DAMAGED = "wrong clock", "slow upload", "damaged body"
+MOVED, NO_CHECKSUMS = "another region", "no checksums"
 # Wrong answers, which are not outages.
-WRONG = (EXPIRED, REDIRECTED, LOGIN_PAGE, TRUNCATED)
+WRONG = (
+    *(EXPIRED, REDIRECTED, LOGIN_PAGE, TRUNCATED),
+    *(SKEWED, TIMED_OUT, DAMAGED, MOVED, NO_CHECKSUMS),
+)
+# An ETag of an object that S3 has encrypted by KMS is not its MD5.
+MD5_ETAG = re.compile(rb'(?i)\r\netag: "[0-9a-f]{32}"')
+KMS_ETAG = b'\r\nETag: "%s"' % (b"0" * 32)
 
 
 def _error(code: str, message: str) -> str:
@@ -34,6 +43,14 @@ ANSWERS = {
         "400 Bad Request",
         _error("ExpiredToken", "The provided token has expired."),
     ),
+    SKEWED: ("403 Forbidden", _error("RequestTimeTooSkewed", "The time difference is too large.")),
+    TIMED_OUT: ("400 Bad Request", _error("RequestTimeout", "The socket was not read from.")),
+    DAMAGED: ("400 Bad Request", _error("BadDigest", "The digest did not match.")),
+    MOVED: (
+        "301 Moved Permanently\r\nx-amz-bucket-region: eu-central-1",
+        _error("PermanentRedirect", "Use the bucket's endpoint."),
+    ),
+    NO_CHECKSUMS: ("400 Bad Request", _error("InvalidArgument", "Unsupported header.")),
     REDIRECTED: ("307 Temporary Redirect\r\nLocation: http://127.0.0.1:9/other", ""),
     LOGIN_PAGE: ("200 OK", "<html>Please log in.</html>"),
     TRUNCATED: ("200 OK", ""),
@@ -58,9 +75,13 @@ class FaultProxy:
     A TCP proxy on loopback, in a thread of its own. Bytes pass unchanged, so signatures stay valid:
     the client signs for the proxy's address. UNANSWERED passes requests through, but not their
     answers.
+
+    Args:
+        has_kms: the ETags of answers are those of a bucket that S3 encrypts by KMS.
     """
 
-    def __init__(self, upstream_url: str) -> None:
+    def __init__(self, upstream_url: str, has_kms: bool = False) -> None:
+        self._has_kms = has_kms
         parts = urlsplit(upstream_url)
         self._upstream = (parts.hostname, parts.port)
         self._mode, self._port = PASS, 0
@@ -140,14 +161,15 @@ class FaultProxy:
             to: Any = OnlyContinue(writer) if self._mode == UNANSWERED else writer
             up_reader, up_writer = await asyncio.open_connection(*self._upstream)
             try:
-                await asyncio.gather(_copy(reader, up_writer), _copy(up_reader, to))
+                answers = _copy(up_reader, to, self._has_kms)
+                await asyncio.gather(_copy(reader, up_writer), answers)
             finally:
                 up_writer.close()
 
 
-async def _copy(reader: asyncio.StreamReader, writer: Any) -> None:
+async def _copy(reader: asyncio.StreamReader, writer: Any, has_kms: bool = False) -> None:
     while data := await reader.read(CHUNK_BYTES):
-        writer.write(data)
+        writer.write(MD5_ETAG.sub(KMS_ETAG, data) if has_kms else data)
         await writer.drain()
     writer.close()
 

@@ -13,7 +13,20 @@ import pytest
 from offpath.handler.prediction_log.prediction_log import PredictionLog
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.eventually import eventually
-from tests.support.s3_faults import OUTAGES, PASS, UNANSWERED, FaultProxy
+from tests.support.guarantees import guarantee
+from tests.support.s3_faults import (
+    DAMAGED,
+    EXPIRED,
+    MOVED,
+    NO_CHECKSUMS,
+    OUTAGES,
+    PASS,
+    SKEWED,
+    SLOW_DOWN,
+    TIMED_OUT,
+    UNANSWERED,
+    FaultProxy,
+)
 from tests.support.s3_servers import S3Server
 
 pytestmark = pytest.mark.s3
@@ -80,6 +93,44 @@ def test_outage_delays_no_append_and_everything_arrives_afterwards(
     # Logged once, not at each attempt. Stalled cores may cause a time-out, which is logged too.
     assert any("cannot deliver" in message for message in caplog.messages)
     assert all(one != after for one, after in pairwise(caplog.messages))
+
+
+@guarantee(
+    "S3 fails",
+    "handler/prediction_log/sinks.py",
+    "            self._is_md5 = False",
+    "            self._is_md5 = self._is_md5",
+)
+@pytest.mark.parametrize(
+    ("fault", "advice"),
+    [
+        pytest.param(EXPIRED, "refused with ExpiredToken", id=EXPIRED),
+        pytest.param(SKEWED, "set the clock", id=SKEWED),
+        pytest.param(SLOW_DOWN, "asks for fewer requests", id=SLOW_DOWN),
+        pytest.param(TIMED_OUT, "no response in time", id=TIMED_OUT),
+        pytest.param(DAMAGED, "BadDigest", id=DAMAGED),
+        pytest.param(MOVED, "set prediction_log.s3.region", id=MOVED),
+        pytest.param(NO_CHECKSUMS, "InvalidArgument", id=NO_CHECKSUMS),
+    ],
+)
+def test_records_arrive_in_a_bucket_with_kms_after_a_wrong_answer(
+    seaweedfs: S3Server,
+    bucket: Any,
+    open_log: OpenLog,
+    caplog: pytest.LogCaptureFixture,
+    fault: str,
+    advice: str,
+) -> None:
+    with FaultProxy(seaweedfs.endpoint_url, has_kms=True) as proxy:
+        proxy.set_mode(fault)
+        log = open_log(uri=bucket.uri, s3=s3(proxy))
+        log.append([make_record()])
+        eventually(lambda: log.counters().retries > 0)
+        proxy.set_mode(PASS)
+        eventually(lambda: log.counters().shipped == 1)
+        log.close()
+    assert advice in caplog.text
+    assert set(bucket.event_counts().values()) == {1}
 
 
 @pytest.mark.parametrize(

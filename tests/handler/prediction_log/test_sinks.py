@@ -102,8 +102,16 @@ def test_a_redirect_to_another_host_is_refused(s3: Answers, status: int) -> None
         assert other.requests == []
 
 
-def test_a_server_that_knows_no_checksums_gets_an_md5(s3: Answers) -> None:
-    s3.status = 501
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        pytest.param(501, "", id="not-implemented"),
+        pytest.param(400, "InvalidArgument", id="invalid-argument"),
+        pytest.param(400, "InvalidRequest", id="invalid-request"),
+    ],
+)
+def test_a_server_that_knows_no_checksums_gets_an_md5(s3: Answers, status: int, code: str) -> None:
+    s3.status, s3.body = status, code and f"<Error><Code>{code}</Code></Error>".encode()
 
     put(s3.url, times=2)
 

@@ -48,7 +48,10 @@ def test_bodies_go_by_name_unless_models_can_be_registered(
     config = tmp_path / "config.properties"
     text = find_config().read_text()
     config.write_text(text.replace("enable_model_api=false", "enable_model_api=true"))
-    assert not describe_upstreams(replace(settings, config=config), DoorSettings()).hand_over
+    settings = replace(settings, config=config)
+    assert not describe_upstreams(settings, DoorSettings()).hand_over
+    # Which registers none.
+    assert describe_upstreams(replace(settings, server="granian"), DoorSettings()).hand_over
 
 
 def test_a_successor_whose_model_has_another_name_is_refused(make_mar: MakeMar) -> None:

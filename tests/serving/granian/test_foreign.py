@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import operator
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +22,22 @@ from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import make_server
 from tests.support.echo_archive import write_archive
-from tests.support.eventually import eventually
+from tests.support.eventually import MOST_S, eventually
 from tests.support.front import FrontProcess, front
+from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
 from tests.support.stock_archive import make_stock
 
 pytestmark = pytest.mark.server
 # Answers what it was given, or does what the first request of a batch says.
 ECHO = """
+import json
 import os
 import sys
 
 import torch
 from ts.handler_utils.utils import send_intermediate_predict_response
+from ts.metrics.dimension import Dimension
 from ts.utils.util import PredictionException
 
 
@@ -66,6 +71,25 @@ def handle(data, context):
         context.metrics.add_time("Took", 7.5, unit="ms")
         context.metrics.add_percent("Share", 50)
         return ["counted"]
+    if said == "set":
+        told = json.loads(bytes(row["body"]))
+        context.set_response_status(**{"code": 200, "idx": 0, **told.get("status", {})})
+        for key, value in told.get("headers", {}).items():
+            context.set_response_header(0, key, value)
+        for name, value, labels in told.get("metrics", []):
+            dimensions = [Dimension(*one) for one in labels.items()]
+            context.metrics.add_metric(name, value, "count", dimensions=dimensions)
+        return ["set"]
+    if said == "many metrics":
+        for number in range(400):
+            labels = [Dimension("Text", f"{number} " + 5000 * "x")]
+            context.metrics.add_metric("Many", 1, "count", dimensions=labels)
+        return ["counted"]
+    if said == "kind":
+        kind = [context.get_request_header(0, key) for key in ("explain", "describe")]
+        return [kind for _ in data]
+    if said == "size":
+        return [len(data) for _ in data]
     if said == "modules":
         return [[name for name in HEAVY if name in sys.modules]]
     if said == "stream":
@@ -151,6 +175,8 @@ def handle(data, context):
 FAULTS = {"raise": (5, 5), "exit": (1, 1), "kill": (1, 1), "hang": (1, 1), "leak": (20, 0)}
 CONFIG = {"minWorkers": 1, "maxWorkers": 1, "batchSize": 4, "maxBatchDelay": 50, "mine": {"a": 1}}
 PHOTOGRAPH = jpeg(size=(320, 240))
+SAMPLE = re.compile(r'[a-zA-Z_:]\w*\{([a-zA-Z_]\w*="([^"\\]|\\["\\n])*",)*\} [-+.\w]+', re.ASCII)
+SET = {"x-do": "set", "content-type": "application/octet-stream"}
 PLAIN = "bytes text dict number tensor set none two nothing fail memory cuda refuse headers"
 # What the handler does, and arguments for httpx.
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -304,6 +330,48 @@ def test_paths_of_kserve_give_the_handler_the_body_as_it_is(
     assert ours.json()["rows"] == {"body": {"instances": [1]}}
 
 
+def ask_together(paths: Sequence[str], **arguments: Any) -> list[tuple[str, Any]]:
+    """Sends requests at once, so that they share batches; returns the replies, by path."""
+    with ThreadPoolExecutor(len(paths)) as pool:
+        replies = pool.map(lambda path: httpx.post(path, timeout=MOST_S, **arguments), paths)
+    return [(path.split("/")[-2], reply.json()) for path, reply in zip(paths, replies)]
+
+
+@guarantee(
+    "A prediction that turns into something else",
+    "serving/granian/foreign_handler.py",
+    "explains = {",
+    "explains = False and {",
+)
+@pytest.mark.parametrize(
+    "forged",
+    [
+        pytest.param({}, id="two-kinds-at-once"),
+        pytest.param({"explain": "True", "describe": "True"}, id="forged-headers"),
+    ],
+)
+def test_a_handler_gets_batches_of_the_kind_that_their_path_names(
+    granian: Server, forged: dict[str, str]
+) -> None:
+    paths = [f"{granian.inference_url}/{kind}/echo" for kind in ("predictions", "explanations")]
+    kinds = ask_together(12 * paths, content=b"x", headers={"x-do": "kind", **forged})
+    expected = {"predictions": ["False", None], "explanations": ["True", None]}
+    assert all(kind == expected[path] for path, kind in kinds), kinds
+
+
+@guarantee("Costly JSON, base64 and forms")
+@pytest.mark.parametrize(
+    ("text_bytes", "batches"),
+    [pytest.param(9 << 20, {1}, id="large"), pytest.param(9, {1, 2, 3, 4}, id="small")],
+)
+def test_large_json_is_decoded_for_one_request_at_a_time(
+    granian: Server, text_bytes: int, batches: set[int]
+) -> None:
+    path = f"{granian.inference_url}/predictions/echo"
+    sizes = ask_together(8 * [path], json=text_bytes * "a", headers={"x-do": "size"})
+    assert {size for _, size in sizes} <= batches
+
+
 @pytest.mark.parametrize("kind", ["granian", pytest.param("torchserve", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("envelope", ["kserve", "kservev2"])
 def test_torchserves_envelopes_of_kserve(
@@ -372,6 +440,96 @@ def test_metrics_of_the_handler_are_published(torchserve: Server, granian: Serve
     labels = 'ModelName="echo",Level="Model"'
     wanted = {f"Seen{{{labels}}}": 2.0, f"Took{{{labels}}}": 7.5, f"Share{{{labels}}}": 50.0}
     eventually(lambda: read_metrics(granian) == wanted)
+
+
+def set_reply(url: str, **told: Any) -> httpx.Response:
+    # httpx would write no lone surrogates.
+    body = json.dumps(told)
+    return httpx.post(f"{url}/predictions/echo", content=body, headers=SET, timeout=MOST_S)
+
+
+@pytest.mark.parametrize(
+    ("name", "metrics", "lines"),
+    [
+        pytest.param(
+            "bad", [["bad name", 1, {}], ['bad"', 1, {}], ["bad\u00e9", 1, {}]], [], id="name"
+        ),
+        pytest.param("key", [["key", 1, {"a b": "1"}], ["key", 1, {"": "1"}]], [], id="label-name"),
+        pytest.param(
+            "sum", [["sum", 0, {}], ["sum", "nan", {}], ["sum", "x", {}]], ["0.0"], id="value"
+        ),
+        pytest.param(
+            "text",
+            [["text", 1, {"A": 'caf\u00e9\n"\ud800\\'}]],
+            ['A="caf\u00e9\ufffd\\"\ufffd\\\\"'],
+            id="label",
+        ),
+    ],
+)
+def test_no_metric_of_a_handler_breaks_the_page(
+    granian: Server, name: str, metrics: list[Any], lines: list[str]
+) -> None:
+    end = f"end_of_{name}"
+    assert set_reply(granian.inference_url, metrics=[*metrics, [end, 1, {}]]).text == "set"
+    page = f"{granian.metrics_url}/metrics"
+    text = eventually(lambda: end in (text := httpx.get(page).text) and text)
+    seen = [line for line in text.split("\n") if line.startswith(name)]
+    assert len(seen) == len(lines) and all(map(operator.contains, seen, lines)), seen
+    assert all(SAMPLE.fullmatch(line) for line in text.splitlines())
+
+
+def test_long_labels_silence_no_worker(granian: Server) -> None:
+    assert ask(granian.inference_url, "many metrics").text == "counted"
+    page = f"{granian.metrics_url}/metrics"
+    many = eventually(lambda: re.findall(r'Many\{.*Text="(\d+) x{100}', httpx.get(page).text))
+    eventually(lambda: len(re.findall(r"Many\{", httpx.get(page).text)) == 400, timeout_s=20)
+    (worker,) = manage(granian, "/models/echo").json()[0]["workers"]
+    assert many and worker["status"] == "READY"
+
+
+@guarantee(
+    "A reply of another's handler that ends its worker",
+    "serving/granian/foreign_handler.py",
+    "range(200, 600)",
+    "range(0, 1 << 31)",
+)
+@pytest.mark.parametrize("code", [-1, 0, 99, 101, 199, 600, 1000])
+def test_a_status_that_is_none_of_a_reply_is_a_500(granian: Server, code: int) -> None:
+    (pid,) = granian.worker_pids()
+    reply = set_reply(granian.inference_url, status={"code": code})
+    assert reply.status_code == 500 and f"the status {code}; expected 200 to 599" in reply.text
+    assert granian.worker_pids() == [pid] and set_reply(granian.inference_url).text == "set"
+
+
+@pytest.mark.parametrize(
+    ("told", "status"),
+    [
+        pytest.param({"status": {"phrase": 50 * "caf\u00e9"}}, 503, id="phrase"),
+        pytest.param({"status": {"code": "200"}}, 503, id="status-text"),
+        pytest.param({"headers": {"a": 1}}, 503, id="number"),
+        pytest.param({"headers": {"a": "1\r\nb: 2", "": "c", "c d": "e"}}, 200, id="line-break"),
+        pytest.param({"headers": {"Content-Length": "9", "Connection": "close"}}, 200, id="length"),
+        pytest.param({"headers": {"transfer-encoding": "chunked"}}, 200, id="chunked"),
+    ],
+)
+def test_a_reply_that_cannot_be_sent_costs_its_own_batch(
+    granian: Server, told: dict[str, Any], status: int
+) -> None:
+    (pid,) = granian.worker_pids()
+    reply = set_reply(granian.inference_url, **told)
+    assert reply.status_code == status, reply.text
+    if status == 200:
+        assert reply.text == "set" and not {"a", "b", "transfer-encoding"} & {*reply.headers}
+    else:
+        assert reply.json()["message"] == "Prediction failed"
+    assert granian.worker_pids() == [pid] and set_reply(granian.inference_url).text == "set"
+
+
+def test_a_handlers_words_to_nginx_are_not_obeyed(door: FrontProcess) -> None:
+    told = {"x-accel-redirect": "/_offpath/500", "x-accel-limit-rate": "1"}
+    reply = set_reply(door.url, headers=told)
+    assert (reply.status_code, reply.text) == (200, "set")
+    assert not [name for name in reply.headers if name.startswith("x-accel")]
 
 
 def manage(server: Server, path: str, method: str = "GET") -> httpx.Response:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,7 +46,11 @@ from offpath.serving.service.model_service import largest_body_bytes
 from offpath.serving.session import make_server
 from offpath.serving.torchserve.server import TorchServe
 from tests.support import export_host
+from tests.support.bucket import read_out, read_spool
+from tests.support.echo_archive import write_mar
 from tests.support.eventually import MOST_S, eventually
+from tests.support.front import front, log_variables
+from tests.support.guarantees import guarantee
 from tests.support.obedient_model import BATCH, BREAK, FOR_EVER, HANG, Flag, build_obedient
 from tests.support.photographs import PHOTOGRAPHS, encode
 
@@ -53,6 +58,7 @@ pytestmark = pytest.mark.server
 ROOT = Path(__file__).parents[3]
 JPEG = encode(PHOTOGRAPHS[0].rgb, "JPEG", quality=90)
 MOST_IMAGE = HandlerConfig().max_payload_bytes
+OWN, FOREIGN = "near-free", "echo"
 TRITON = "triton"
 HOSTS = ("ray", TRITON)
 # A batch that takes longer hangs.
@@ -61,11 +67,17 @@ OPENAPI = json.loads(render_openapi())
 
 
 @pytest.fixture(scope="module")
-def forker() -> Iterator[subprocess.Popen[str]]:
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns the folder of the prediction log of all servers but the shared TorchServe."""
+    return tmp_path_factory.mktemp("log")
+
+
+@pytest.fixture(scope="module")
+def forker(log: Path) -> Iterator[subprocess.Popen[str]]:
     """Returns the process that runs exports in stand-ins of their hosts."""
     command = [sys.executable, export_host.__file__]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd="/", text=True) as process:
+    pipe, env = subprocess.PIPE, {**os.environ, **log_variables(log)}
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd="/", text=True, env=env) as process:
         yield process
         process.kill()
 
@@ -89,8 +101,9 @@ def hosted(
 
 
 @contextmanager
-def served(kind: str, archive: Path, **overrides: str) -> Iterator[Server]:
+def served(kind: str, archive: Path, log: Path | None = None, **overrides: str) -> Iterator[Server]:
     settings = ServerSettings(
+        env=log_variables(log) if log else {},
         model_store=archive.parent,
         models=(archive.name,),
         server=kind,
@@ -104,8 +117,30 @@ def served(kind: str, archive: Path, **overrides: str) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def granian(model_store: Path) -> Iterator[Server]:
-    with served("granian", model_store / "near-free.mar") as running:
+def granian(model_store: Path, log: Path) -> Iterator[Server]:
+    with served("granian", model_store / "near-free.mar", log) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def store(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a store of an archive of offpath's, and one that echoes."""
+    store = write_mar(tmp_path_factory.mktemp("two") / "store", FOREIGN).parent
+    shutil.copy(model_store / f"{OWN}.mar", store)
+    return store
+
+
+@pytest.fixture(scope="module", params=["torchserve", "granian"])
+def front_door(request: pytest.FixtureRequest, store: Path, log: Path) -> Iterator[str]:
+    """Runs two kinds of archives behind the front door; returns its URL."""
+    logs = store.with_name(f"logs-{request.param}")
+    with front(store, logs, "--server", request.param, **log_variables(log)) as running:
+        yield running.url
+
+
+@pytest.fixture(scope="module")
+def foreign_granian(store: Path) -> Iterator[Server]:
+    with served("granian", store / f"{FOREIGN}.mar") as running:
         yield running
 
 
@@ -258,7 +293,7 @@ def test_headers_of_the_front_door_mean_nothing_from_a_client(send, tmp_path: Pa
             assert "mine" not in replies[1].headers.values()
 
 
-def test_each_request_has_an_id_of_its_own(adapter, send) -> None:
+def test_each_request_has_an_id_of_its_own(adapter, send, log: Path) -> None:
     kind, client = adapter
     sent = {"x-request-id": "mine"}
     replies = [
@@ -268,9 +303,66 @@ def test_each_request_has_an_id_of_its_own(adapter, send) -> None:
     if kind in HOSTS:  # which makes the header itself, and ours begins with its id
         ids = client.get("/ids").json()[-3:]
         assert all(one.startswith("mine.") for one in ids)
+        eventually(lambda: {*ids} <= read_recorded(log))
     else:
         ids = [reply.headers["x-request-id"] for reply in replies]
     assert len(set(ids)) == 3 and "mine" not in ids
+
+
+def read_recorded(log: Path) -> set[str]:
+    """Returns the event ids of all records, delivered or not."""
+    return read_spool(log / "spool") | {*read_out(log / "log")}
+
+
+def check_ids(url: str, model: str, log: Path) -> None:
+    def send(_: object) -> httpx.Response:
+        body = JPEG if model == OWN else b"id"
+        headers = {"x-request-id": "mine"}
+        return httpx.post(f"{url}/predictions/{model}", content=body, headers=headers)
+
+    with ThreadPoolExecutor(8) as pool:
+        replies = [*pool.map(send, range(16))]
+    assert {reply.status_code for reply in replies} == {200}
+    ids = [reply.headers["x-request-id"] for reply in replies]
+    assert len({*ids, "mine", ""}) == 18
+    if model == OWN:
+        eventually(lambda: {*ids} <= read_recorded(log))
+    else:
+        assert [reply.text for reply in replies] == ids
+
+
+@guarantee(
+    "Requests that share an id",
+    "serving/granian/foreign_handler.py",
+    'headers.get(ID_HEADER, "")',
+    '""',
+)
+@pytest.mark.parametrize("model", [OWN, FOREIGN])
+def test_handler_reply_and_record_have_one_id_behind_the_door(
+    front_door: str, model: str, log: Path
+) -> None:
+    check_ids(front_door, model, log)
+
+
+@guarantee("Requests that share an id")
+@pytest.mark.parametrize(
+    ("running", "model"),
+    [("server", OWN), ("server", "second"), ("granian", OWN), ("foreign_granian", FOREIGN)],
+)
+def test_handler_reply_and_record_have_one_id(
+    request: pytest.FixtureRequest, running: str, model: str, log: Path
+) -> None:
+    server = request.getfixturevalue(running)
+    spool = server.settings.env.get("OFFPATH_SPOOL_DIR", log / "spool")
+    check_ids(server.inference_url, model, Path(spool).parent)
+
+
+def test_a_header_makes_no_explanation(adapter, send) -> None:
+    if adapter[0] == "torchserve":
+        pytest.skip("Java passes a client's headers to the handler")
+    words = {"explain": "True", "describe": "True"}
+    reply = send("POST", "/predictions/near-free", content=JPEG, headers=words)
+    assert reply.json() == send("POST", "/predictions/near-free", content=JPEG).json()
 
 
 @pytest.mark.parametrize("given", ["", "1", "a~", "a b", "x" * 65])
