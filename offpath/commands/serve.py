@@ -166,7 +166,7 @@ def command(
         loaded = load_config(config) if config else {}
         store, entries = find_models(model_store, models or list_wanted(loaded), Path(links))
         for problem in find_unread(config, loaded, store, entries):
-            if not lenient:
+            if not server_options["lenient"]:
                 raise WrongOption(f"{problem}; --lenient starts all the same")
             view.show_problem(problem)
         return make_settings(store, entries, verbose=verbose, **asked)
