@@ -86,8 +86,8 @@ BY_ADDRESS = (
 @click.option(
     "--lenient",
     is_flag=True,
-    help="Start although --config has a key that is ignored there, such as batch_size, or the spool "
-    "of a prediction log cannot be written.",
+    help="Start although --config has a key that is ignored there, such as batch_size, or the "
+    "spool of a prediction log cannot be written.",
 )
 @click.option(
     "--allow-cpu",
