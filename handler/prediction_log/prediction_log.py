@@ -53,7 +53,7 @@ class PredictionLog:
 
     @property
     def problem(self) -> str:
-        """Why no record can be written at present; empty if records can be written."""
+        """The reason why no record can be written at present; empty if records can be."""
         return ""
 
     def append(self, records: Sequence[Record]) -> None:

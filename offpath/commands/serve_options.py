@@ -281,6 +281,6 @@ def check_host(
     if not is_loopback:
         options = "--front --tokens FILE" if door is None else "--tokens FILE"
         raise WrongOption(
-            f"--host {host} can be reached from other machines; --host 127.0.0.1 keeps the server on "
-            f"this machine, {options} guards it, and --behind-proxy says that something else does"
+            f"--host {host} can be reached from other machines; --host 127.0.0.1 keeps the server "
+            f"on this machine, {options} guards it, --behind-proxy says that something else does"
         )

@@ -328,7 +328,8 @@ def show_stages(handlers: Handlers, charts: Sequence[Chart]) -> list[Section]:
 
 def show_lines(handlers: Handlers) -> list[Section]:
     """Shows the lines of each handler's own files; those of ours are folded where it has any."""
-    shown, folded = [], []
+    shown: list[str] = []
+    folded: list[str] = []
     for handler in handlers:
         groups = handler.list_line_groups()
         own = [group for group in groups if not group.is_ours] or groups

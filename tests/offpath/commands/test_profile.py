@@ -15,8 +15,9 @@ import psutil
 import pytest
 
 from offpath import cli
-from offpath.profiling.core.run import Cell, load_run
+from offpath.profiling.core.run import Cell
 from offpath.profiling.core.run import Run as SavedRun
+from offpath.profiling.core.run import load_run
 from offpath.profiling.profilers import profile_experiment
 from offpath.profiling.profilers.collector import LineSample
 from offpath.profiling.profilers.profile_report import document_of

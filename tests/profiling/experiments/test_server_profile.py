@@ -76,7 +76,7 @@ def test_the_account_of_our_handler_adds_up(server, tmp_path):
 
 
 def test_the_account_of_granians_page_leaves_nothing_over() -> None:
-    """Its metrics have no types, and without them half of the account was missing."""
+    """Granian's metrics have no types, so half of the account was missing."""
     model = ServedModel("defects", "1.0", "", ServingSettings(), 0, True)
     reports = Reports([model], "host")
     served, ours = {"model_name": "defects"}, {"ModelName": "defects"}

@@ -97,7 +97,7 @@ def test_server_that_differs_is_found_out(server: TorchServe) -> None:
         management.register(echo.name, initial_workers=1, batch_size=2)
         with pytest.raises(ExpectedError, match="batchSize is 2.* asks for 4"):
             check_in_force([("echo", read_mar(echo))], management)
-        with pytest.raises(ExpectedError, match="^the server did not load .*: absent 1.0"):
+        with pytest.raises(ExpectedError, match="absent"):
             check_in_force([("absent", read_mar(echo))], management)
         for name in ("zero", "echo"):
             management.unregister(name)
