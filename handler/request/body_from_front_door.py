@@ -20,7 +20,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from offpath.handler.errors import BodyGone, BodyUnreadable, ConfigError
-from offpath.handler.request.forms import FIELD, Body, parse_multipart, read_percent_encoded
+from offpath.handler.request.forms import (
+    FIELD,
+    FORM,
+    MULTIPART,
+    Body,
+    parse_multipart,
+    parse_url_form,
+)
 from offpath.handler.wire_names import (
     BODY_HEADER,
     FOLDER_VARIABLE,
@@ -34,8 +41,6 @@ from offpath.handler.wire_names import (
 FILE_NAME = re.compile(r"[0-9]{1,20}")
 # NONBLOCK, because opening a FIFO would wait for a writer.
 OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-FORM = "application/x-www-form-urlencoded"
-MULTIPART = "multipart/form-data"
 
 
 class UnparsedRequest:
@@ -172,6 +177,6 @@ def parse_body(body: Body, content_type: str) -> dict[str, Any]:
     if kind == MULTIPART:
         return dict(parse_multipart(body, content_type))
     if kind == FORM and body[: len(FIELD)] == FIELD:
-        return {"data": read_percent_encoded(body)}
+        return dict(parse_url_form(body))
     # `curl --data-binary` labels any body a form, so the label alone means nothing.
     return {"body": memoryview(body)}

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,14 @@ MAX_FIELDS = 32
 MAX_HEADER_BYTES = 4096
 LINE_END = b"\r\n"
 HEADER_END = b"\r\n\r\n"
+FORM = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
+# More than clients write around a field whose file has a name of 255 bytes.
+MAX_AROUND_FIELD = 1024
+# A URL form has three bytes for any other.
+UNRESERVED = bytes({*b"-._~"} | {byte for byte in range(128) if chr(byte).isalnum()})
+CURE = "send one image per request, or several as `instances` of KServe's V1"
+Value = TypeVar("Value")
 
 
 class Part(NamedTuple):
@@ -42,12 +50,45 @@ class Part(NamedTuple):
 
 
 def parse_multipart(body: Body, content_type: str) -> dict[str, memoryview]:
-    """Parses a form; of two fields with the same name the last counts, as with TorchServe.
+    """Parses a form.
 
     Raises:
-        BadEnvelope: as `split_multipart`.
+        BadEnvelope: as `split_multipart`, or two fields have one name.
     """
-    return {part.name: part.value for part in split_multipart(body, content_type)}
+    parts = split_multipart(body, content_type)
+    return keep_all((part.name, part.value) for part in parts)
+
+
+def keep_all(fields: Iterable[tuple[str, Value]]) -> dict[str, Value]:
+    """Returns fields by their names, and raises BadEnvelope where that would lose one."""
+    kept: dict[str, Value] = {}
+    for name, value in fields:
+        if name in kept:
+            raise BadEnvelope(f"the request has two fields {name[:80]!r}; {CURE}")
+        kept[name] = value
+    return kept
+
+
+def find_lost_field(row: object, headers: Mapping[str, Any]) -> BadEnvelope | None:
+    """Returns an error if a form was longer than the fields that TorchServe found in it.
+
+    ts/service.py keeps the last of several fields with one name.
+    """
+    if not isinstance(row, dict) or "data" not in row:
+        return None
+    fields: list[Any] = [*row.values()]
+    if not all(isinstance(value, (bytes, bytearray)) for value in fields):
+        return None
+    given = {name.lower(): text for name, text in headers.items() if isinstance(text, str)}
+    kind, length = given.get("content-type", "").lower(), given.get("content-length", "")
+    room = sum(map(len, fields)) + MAX_AROUND_FIELD * (1 + len(fields))
+    if kind.startswith(FORM):
+        room += 2 * sum(len(value.translate(None, UNRESERVED)) for value in fields)
+    elif not kind.startswith(MULTIPART):
+        return None
+    if length.isdecimal() and int(length) > room:
+        return BadEnvelope(f"the form has several fields of one name; {CURE}")
+    return None
 
 
 def split_multipart(body: Body, content_type: str) -> Iterator[Part]:
@@ -96,15 +137,19 @@ DIGITS[list(b"0123456789ABCDEF")] = range(16)
 DIGITS[list(b"abcdef")] = range(10, 16)
 
 
-def read_percent_encoded(body: Body) -> bytes:
-    """Decodes the value after `data=` of a form sent as application/x-www-form-urlencoded.
+def parse_url_form(body: Body) -> dict[str, bytes]:
+    """Parses a form of type application/x-www-form-urlencoded that begins with `data=`.
 
-    A percent sign without two digits stays unchanged.
+    In the first field a plus, or a percent sign without two digits, stays unchanged.
 
     Raises:
-        BadEnvelope: the body has more percent signs than a valid form can have.
+        BadEnvelope: as `read_form`, or two fields have one name.
     """
-    return _decode_all(np.frombuffer(body, np.uint8, offset=len(FIELD)))
+    end = body.find(b"&")
+    rest = [] if end < 0 else read_form(body[end + 1 :])
+    count = max(-1, end - len(FIELD))
+    first = _decode_all(np.frombuffer(body, np.uint8, count, len(FIELD)))
+    return keep_all([("data", first), *rest])
 
 
 def read_form(body: Body) -> list[tuple[str, bytes]]:
