@@ -51,6 +51,7 @@ OF_ITEMS = (
 )
 # Of a server whose handler does not see the request.
 NO_PATH = ErrorKind(404, "NotFound", "no such path; POST /predictions/NAME")
+NO_MODEL = NO_PATH._replace(text="no model '{asked}'; served: {served}")
 NO_METHOD = ErrorKind(405, "MethodNotAllowed", "send the image by POST or PUT")
 TOO_SLOW = ErrorKind(408, "RequestTimeout", "the body took too long to arrive")
 TOO_LARGE = ErrorKind(413, "PayloadTooLarge", "at most {max_body_bytes} bytes are accepted")

@@ -6,7 +6,6 @@ the handler. https://kserve.github.io/website/docs/concepts/architecture/data-pl
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 import orjson
 
 from offpath.handler.error_kinds import ErrorKind
+from offpath.handler.request.encodings import ORDER_MARK, decode_base64, name_compression
 from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, ID_HEADER, TYPE_HEADER
 from offpath.serving.service.messages import JSON_TYPE, V1, V2, V2_SERVER, Refused, Reply, Request
 
@@ -29,7 +29,8 @@ MOST_JSON_VALUES = 20_000
 JSON_STRUCTURE = (b",", b"{", b"[")
 # Keys under which an instance may hold its text, also one within the other.
 IMAGE_KEYS = ("data", "body", "image_bytes", "b64")
-WHITE_SPACE = b" \t\n\r\v\f"
+# A key, or what ends like one in a text.
+KEY = re.compile(rb'"(?<!\\")[ \t\r\n]*:')
 BYTES_TYPE = "application/octet-stream"
 # The length of the JSON before the binary data; Triton's clients send and expect it.
 LENGTH_HEADER = "inference-header-content-length"
@@ -111,17 +112,32 @@ READERS: dict[str, Read] = {V1: read_v1, V2: read_v2}
 
 
 def read_json(text: bytes | memoryview) -> dict[str, Any]:
-    """Parses an object, after a look at how many values it could have."""
-    text = bytes(text)
+    """Parses an object that has each key once, after a look at how many values it could have."""
+    text = bytes(text).removeprefix(ORDER_MARK)
     if sum(map(text.count, JSON_STRUCTURE)) > MOST_JSON_VALUES:
         raise refuse(f"the JSON has more than {MOST_JSON_VALUES} values")
     try:
         content = orjson.loads(text)
     except ValueError:
-        raise refuse("the body is not JSON") from None
+        raise refuse(name_compression(text) or "the body is not JSON in UTF-8") from None
     if not isinstance(content, dict):
         raise refuse("the JSON is not an object")
+    if sum(1 for _ in KEY.finditer(text)) > count_keys(content):
+        raise refuse("the JSON has a key twice in one object; list all images under one key")
     return content
+
+
+def count_keys(content: object) -> int:
+    """Counts the keys of all objects, without recursion."""
+    count, left = 0, [content]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            count += len(one)
+            left += one.values()
+        elif isinstance(one, list):
+            left += one
+    return count
 
 
 def read_image(value: object, place: str) -> bytes:
@@ -133,7 +149,7 @@ def read_image(value: object, place: str) -> bytes:
         keys = ", ".join(IMAGE_KEYS)
         raise refuse(f"{place} must be base64 text, or an object with it under one of {keys}")
     try:
-        return base64.b64decode(value.encode().translate(None, WHITE_SPACE), validate=True)
+        return decode_base64(value.encode())
     except ValueError:
         raise refuse(f"{place} is not base64") from None
 
@@ -240,11 +256,13 @@ def speaks_kserve(path: str) -> bool:
     return path.startswith(("/v1/", "/v2/"))
 
 
-def list_pages(name: str, version: str | None, is_foreign: bool) -> dict[str, Reply]:
-    """Returns the replies to GET, by path, while the model is ready."""
+def list_pages(
+    name: str, version: str | None, versions: Sequence[str], is_foreign: bool
+) -> dict[str, Reply]:
+    """Returns the replies to GET, by path, while this version of the model is ready."""
     model = {
         "name": name,
-        "versions": [] if version is None else [version],
+        "versions": versions,
         "platform": "offpath",
         # Only another archive's handler knows its own.
         "inputs": [] if is_foreign else [{"name": "image", **TEXTS}],

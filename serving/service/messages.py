@@ -5,10 +5,17 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from offpath.handler.error_kinds import NO_METHOD, NO_PATH, RETRY_AFTER_S, TOO_LARGE, ErrorKind
+from offpath.handler.error_kinds import (
+    NO_METHOD,
+    NO_MODEL,
+    NO_PATH,
+    RETRY_AFTER_S,
+    TOO_LARGE,
+    ErrorKind,
+)
 
 JSON_TYPE = "application/json"
 METHODS = frozenset(("POST", "PUT"))
@@ -17,6 +24,14 @@ PING = "/ping"
 V1, V2 = "v1", "v2"
 V2_SERVER = {"name": "offpath", "version": "", "extensions": ["binary_tensor_data"]}
 ID_FORM = re.compile("[A-Za-z0-9-]{1,64}")
+# The model, and the version if there is one, in a path, as in conf/nginx.conf.
+ASKED = re.compile(
+    "/(?:predictions|explanations)/([^/]+(?:/[^/]+)?)|/v1/models/([^/:]+)(?::[a-z]+)?"
+    "|/v2/models/([^/]+)(?:/versions(/[^/]+))?(?:/[a-z]+)?"
+)
+MAX_ASKED_CHARACTERS = 200
+# The versions of each model.
+Served = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -82,10 +97,32 @@ class Call:
     protocol: str = ""
 
 
-class ModelPaths:
-    """The paths that lead to one version of a model; `version` is None if paths name none."""
+def list_served(versions: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Returns the versions of each model, each once, in order."""
+    served: dict[str, list[str]] = {}
+    for name, version in dict.fromkeys(versions):
+        served.setdefault(name, []).append(version)
+    return served
 
-    def __init__(self, name: str, version: str | None, max_body_bytes: int) -> None:
+
+def describe_missing(asked: str, served: Served) -> ErrorKind:
+    """Returns the error for a model or version that is not served."""
+    names = (f"{name} ({', '.join(found)})" if found else name for name, found in served.items())
+    return NO_MODEL._replace(text=NO_MODEL.text.format(asked=asked, served=", ".join(names)))
+
+
+class ModelPaths:
+    """The paths that lead to one version of a model.
+
+    Args:
+        version: None if paths name none.
+        served: all models of the server, for those who ask for another one.
+    """
+
+    def __init__(
+        self, name: str, version: str | None, max_body_bytes: int, served: Served
+    ) -> None:
+        self._served, self._names = served, (name, f"{name}/{version}")
         self._calls = {
             # As TorchServe answers it for its only model. A front door opens it only when told to.
             "/invocations": Call(),
@@ -115,7 +152,10 @@ class ModelPaths:
         """
         call = self._calls.get(path)
         if call is None:
-            raise Refused(NO_PATH)
+            found = ASKED.fullmatch(path)
+            asked = "".join(filter(None, found.groups()))[:MAX_ASKED_CHARACTERS] if found else ""
+            is_known = not asked or asked in self._names
+            raise Refused(NO_PATH if is_known else describe_missing(asked, self._served))
         if method not in METHODS:
             raise Refused(NO_METHOD)
         if length is not None and int(length) > self.max_body_bytes:
