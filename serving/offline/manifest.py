@@ -10,7 +10,7 @@ import io
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -64,15 +64,26 @@ def choose_part_size(images: int, workers: int) -> int:
     return max(LEAST_PART, min(MOST_PART, size))
 
 
-def list_images(storage: Storage, place: str) -> list[str]:
-    """Returns the images of a folder, an s3:// prefix, or a list; WrongOption without any."""
+def list_images(storage: Storage, place: str, say: Callable[[str], None]) -> list[str]:
+    """Returns the images of a folder, an s3:// prefix, or a list; WrongOption without any.
+
+    Args:
+        say: is told of files that are left out.
+    """
     path = Path(place)
     if not place.startswith(S3) and not path.is_dir():
         names = read_list(path)
     else:
-        names = [
-            name for name in storage.list(place) if os.path.splitext(name)[1].lower() in SUFFIXES
-        ]
+        names, others = [], Counter[str]()
+        for name in storage.list(place):
+            suffix = os.path.splitext(name)[1].lower()
+            if suffix in SUFFIXES:
+                names.append(name)
+            else:
+                others[suffix or "no suffix"] += 1
+        if others and names:
+            kinds = ", ".join(kind for kind, _ in others.most_common(5))
+            say(f"{others.total()} files are left out, by the ends of their names ({kinds})")
     if not names:
         raise WrongOption(
             f"INPUT {place!r} holds no images, by the ends of their names; pass a text file with "
@@ -84,7 +95,7 @@ def list_images(storage: Storage, place: str) -> list[str]:
 def read_list(path: Path) -> list[str]:
     """Reads a list of paths and s3:// names, each once; paths become absolute."""
     try:
-        lines = path.read_text("utf-8").split("\n")
+        lines = path.read_text("utf-8-sig").split("\n")
     except FileNotFoundError:
         raise WrongOption(f"INPUT {str(path)!r}: no such folder or file") from None
     except UnicodeDecodeError as error:
@@ -96,11 +107,18 @@ def read_list(path: Path) -> list[str]:
     return list(dict.fromkeys(n if n.startswith(S3) else os.path.abspath(n) for n in names))
 
 
-def find_manifest(storage: Storage, output: str, wanted: dict[str, str], workers: int) -> Manifest:
+def find_manifest(
+    storage: Storage,
+    output: str,
+    wanted: dict[str, str],
+    workers: int,
+    say: Callable[[str], None],
+) -> Manifest:
     """Reads the manifest of an earlier run, or lists the images and stores a new one.
 
     Args:
         wanted: input and archive.
+        say: is told of files that are left out.
 
     Raises:
         WrongOption: the earlier run was another, OUTPUT holds something else, or there are no
@@ -113,7 +131,7 @@ def find_manifest(storage: Storage, output: str, wanted: dict[str, str], workers
             raise WrongOption(
                 f"OUTPUT {output!r} holds files but no {MANIFEST}; choose an empty place"
             ) from None
-        images = list_images(storage, wanted["input"])
+        images = list_images(storage, wanted["input"], say)
         size = choose_part_size(len(images), workers)
         made = Manifest(**wanted, part_size=size, images=images)
         content = gzip.compress(json.dumps(asdict(made)).encode(), 1, mtime=0)

@@ -119,9 +119,7 @@ class ModelPaths:
         served: all models of the server, for those who ask for another one.
     """
 
-    def __init__(
-        self, name: str, version: str | None, max_body_bytes: int, served: Served
-    ) -> None:
+    def __init__(self, name: str, version: str | None, max_body_bytes: int, served: Served) -> None:
         self._served, self._names = served, (name, f"{name}/{version}")
         self._calls = {
             # As TorchServe answers it for its only model. A front door opens it only when told to.

@@ -102,7 +102,9 @@ LOST = 40_000
         pytest.param({"data": IMAGE}, TYPE, len(IMAGE) + LOST, True, id="a-file-before"),
         pytest.param({"data": b"YWJj"}, FORM, LOST, True, id="a-text-before"),
         pytest.param({"data": IMAGE}, TYPE, len(IMAGE) + 900, False, id="one-file-of-a-long-name"),
-        pytest.param({"data": IMAGE, "target": b"1"}, TYPE, len(IMAGE) + 300, False, id="two-names"),
+        pytest.param(
+            {"data": IMAGE, "target": b"1"}, TYPE, len(IMAGE) + 300, False, id="two-names"
+        ),
         pytest.param({"data": b"+/=" * 9999}, FORM, 9 * 9999, False, id="escapes"),
         pytest.param({"data": {"b64": "YWJj"}}, TYPE, LOST, False, id="decoded-by-torchserve"),
         pytest.param({"body": IMAGE}, TYPE, LOST, False, id="no-form"),

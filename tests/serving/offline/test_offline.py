@@ -13,12 +13,21 @@ from typing import NamedTuple
 
 import httpx
 import pytest
+from PIL import Image
 
 from offpath.deploy.exportable import Exportable
 from offpath.errors import ExpectedError, WrongOption
+from offpath.handler.image import SUFFIXES
+from offpath.handler.image.formats import FORMATS
 from offpath.handler.prediction_log.log_settings import S3Options
 from offpath.handler.serving_settings import ServingSettings
-from offpath.serving.offline.manifest import MANIFEST, count_results, find_manifest, list_images
+from offpath.serving.offline.manifest import (
+    MANIFEST,
+    count_results,
+    find_manifest,
+    list_images,
+    read_list,
+)
 from offpath.serving.offline.part_runner import make_row
 from offpath.serving.storage import Storage, read_s3_options, split_name
 from offpath.serving.torchserve.server import TorchServe
@@ -115,15 +124,29 @@ def test_names_that_hold_no_image_cost_their_own_row(first: Run) -> None:
 
 def test_images_are_chosen_by_their_suffix(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    for name in ("b.JPG", "in/a.png", "notes.txt", "no-suffix"):
+    for name in ("b.JPG", "c.jfif", "in/a.png", "notes.txt", "notes2.txt", "no-suffix"):
         (tmp_path / name).write_bytes(jpeg())
-    place = str(tmp_path)
-    assert list_images(FILES, place) == [f"{place}/b.JPG", f"{place}/in/a.png"]
+    place, said = str(tmp_path), list[str]()
+    names = [f"{place}/{name}" for name in ("b.JPG", "c.jfif", "in/a.png")]
+    assert list_images(FILES, place, said.append) == names
+    assert said == ["3 files are left out, by the ends of their names (.txt, no suffix)"]
     (tmp_path / "in").chmod(0)
-    (tmp_path / "b.JPG").unlink()
-    (tmp_path / "in" / "a.png").unlink()
+    for name in names:
+        Path(name).unlink()
     with pytest.raises(WrongOption, match="pass a text file with the names"):
-        list_images(FILES, place)
+        list_images(FILES, place, said.append)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_a_list_with_a_byte_order_mark_has_the_same_images(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "list.txt").write_text("/a/ä.jpg\r\n/b.jpg\n", encoding)
+    assert read_list(tmp_path / "list.txt") == ["/a/ä.jpg", "/b.jpg"]
+
+
+def test_every_suffix_that_pillow_has_for_our_formats_is_an_images() -> None:
+    Image.init()
+    kinds = {*FORMATS, "MPO"}
+    assert SUFFIXES == {end for end, kind in Image.registered_extensions().items() if kind in kinds}
 
 
 @pytest.mark.parametrize("below, names", [("", "axd"), ("d", "x"), ("day=1/", "x"), ("day=2/", "")])
@@ -165,7 +188,7 @@ def test_a_manifest_that_no_run_wrote_is_refused(tmp_path: Path, content: bytes)
     (tmp_path / MANIFEST).write_bytes(content)
     tracemalloc.start()
     with pytest.raises(WrongOption, match="did not write .*; choose another OUTPUT"):
-        find_manifest(FILES, str(tmp_path), WANTED, 1)
+        find_manifest(FILES, str(tmp_path), WANTED, 1, print)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes < 300 << 20

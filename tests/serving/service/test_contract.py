@@ -209,9 +209,7 @@ def test_an_image_of_the_largest_size_may_come_as_base64(adapter, send) -> None:
 
 
 @pytest.mark.parametrize("in_url_form", [False, True], ids=["multipart", "url-form"])
-def test_a_form_with_two_images_is_refused_with_the_cure(
-    adapter, send, in_url_form: bool
-) -> None:
+def test_a_form_with_two_images_is_refused_with_the_cure(adapter, send, in_url_form: bool) -> None:
     """TorchServe gives a handler the last of them alone."""
     other = encode(PHOTOGRAPHS[1].rgb.resize((64, 48)), "JPEG")
     form: dict[str, Any] = {"files": [("data", ("a.jpg", one)) for one in (JPEG, other)]}
