@@ -17,6 +17,7 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image, UnidentifiedImageError
 
+from offpath.handler.error_kinds import GZIP, GZIPPED
 from offpath.handler.errors import (
     ImageTooCostly,
     ImageTooLarge,
@@ -33,7 +34,6 @@ from offpath.handler.image.decode_cost import (
 from offpath.handler.image.formats import FORMATS, Payload
 from offpath.handler.image.geometry import InputGeometry, Size, both_sides
 from offpath.handler.image.tiff_cost import check_tiff_cost
-from offpath.handler.request.encodings import name_compression
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -227,7 +227,7 @@ def _decode_with_pillow(payload: Payload, options: DecodeOptions, spent_s: float
         raise
     except UnidentifiedImageError as error:
         cause = f"the image is in none of the formats {', '.join(FORMATS)}"
-        raise UnsupportedFormat(name_compression(bytes(payload[:4])) or cause) from error
+        raise UnsupportedFormat(GZIPPED if payload[:2] == GZIP else cause) from error
     except Image.DecompressionBombError as error:
         raise ImageTooLarge(
             f"the image is too large; at most {options.max_pixels} pixels are accepted"
@@ -251,11 +251,8 @@ def _turn(image: Image.Image) -> Image.Image:
 
 
 def to_rgb(image: Image.Image) -> Image.Image | Pixels:
-    """Converts any of Pillow's modes to 8-bit RGB, as Pillow does except for 16-bit grey.
-
-    Pillow makes all grey above 255 white. Here 16-bit grey that has such values keeps its high
-    byte.
-    """
+    """Converts any of Pillow's modes to 8-bit RGB, as Pillow does; alpha is dropped."""
+    # Pillow makes all grey above 255 white. 16-bit grey with such values keeps its high byte.
     if image.mode.startswith("I;16") and (grey := np.asarray(image)).max() > 255:
         return np.repeat((grey >> 8).astype(np.uint8)[:, :, None], 3, axis=2)
     if image.mode == "P" and "transparency" in image.info:

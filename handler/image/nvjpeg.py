@@ -11,6 +11,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 
 import numpy as np
 import simplejpeg
@@ -65,23 +66,14 @@ def find_nvjpeg(device: torch.device) -> DecodeTogether | None:
 
 
 def load_torchcodec(device: torch.device) -> DecodeTogether:
-    from torchcodec.decoders import decode_jpeg
-
-    def decode_together(files: list[torch.Tensor]) -> list[torch.Tensor]:
-        images: list[torch.Tensor] = decode_jpeg([*map(_without_exif, files)], device=device)
-        return images
-
-    return decode_together
+    decode_jpeg = import_module("torchcodec.decoders").decode_jpeg
+    return lambda files: decode_jpeg([*map(_without_exif, files)], device=device)
 
 
 def load_torchvision(device: torch.device) -> DecodeTogether:
     from torchvision.io import ImageReadMode, decode_jpeg
 
-    def decode_together(files: list[torch.Tensor]) -> list[torch.Tensor]:
-        images: list[torch.Tensor] = decode_jpeg(files, ImageReadMode.RGB, device=device)
-        return images
-
-    return decode_together
+    return lambda files: decode_jpeg(files, ImageReadMode.RGB, device=device)
 
 
 # By the package. torchvision has deprecated its own.

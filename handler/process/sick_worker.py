@@ -31,7 +31,7 @@ STICKY = re.compile(r"CUDA (?:error|failure)|Failed to synchronize CUDA stream")
 # In torchvision's decoder and in torchcodec's, 5 is NVJPEG_STATUS_ALLOCATOR_FAILURE.
 OUT_OF_MEMORY = re.compile(
     r"out of memory|(?:CUBLAS|CUDNN)_STATUS_(?:\w+_)?ALLOC(?:ATION)?_FAILED"
-    r"|(?:failed to|can't) allocate memory|(?:Error while decoding JPEG images|DecodeJpegCuda).*: 5$",
+    r"|(?:failed to|can't) allocate memory|(?:decoding JPEG images|DecodeJpegCuda).*: 5$",
     re.IGNORECASE | re.MULTILINE,
 )
 

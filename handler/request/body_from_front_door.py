@@ -20,14 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from offpath.handler.errors import BodyGone, BodyUnreadable, ConfigError
-from offpath.handler.request.forms import (
-    FIELD,
-    FORM,
-    MULTIPART,
-    Body,
-    parse_multipart,
-    parse_url_form,
-)
+from offpath.handler.request.forms import Body, parse_body
 from offpath.handler.wire_names import (
     BODY_HEADER,
     FOLDER_VARIABLE,
@@ -169,14 +162,3 @@ def read_fields(row: Row) -> Mapping[str, Any]:
         ItemError: the body cannot be read or parsed.
     """
     return row.fields() if isinstance(row, UnparsedRequest) else row
-
-
-def parse_body(body: Body, content_type: str) -> dict[str, Any]:
-    """Parses a body into parameters: the fields of a form, or the body itself."""
-    kind = content_type.partition(";")[0].strip().lower()
-    if kind == MULTIPART:
-        return dict(parse_multipart(body, content_type))
-    if kind == FORM and body[: len(FIELD)] == FIELD:
-        return dict(parse_url_form(body))
-    # `curl --data-binary` labels any body a form, so the label alone means nothing.
-    return {"body": memoryview(body)}

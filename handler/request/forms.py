@@ -34,7 +34,6 @@ FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 # More than clients write around a field whose file has a name of 255 bytes.
 MAX_AROUND_FIELD = 1024
-# A URL form has three bytes for any other.
 UNRESERVED = bytes({*b"-._~"} | {byte for byte in range(128) if chr(byte).isalnum()})
 CURE = "send one image per request, or several as `instances` of KServe's V1"
 Value = TypeVar("Value")
@@ -49,14 +48,20 @@ class Part(NamedTuple):
     is_file: bool
 
 
-def parse_multipart(body: Body, content_type: str) -> dict[str, memoryview]:
-    """Parses a form.
+def parse_body(body: Body, content_type: str) -> dict[str, Any]:
+    """Parses a body into parameters: the fields of a form, or the body itself."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == MULTIPART:
+        return dict(parse_multipart(body, content_type))
+    if kind == FORM and body[: len(FIELD)] == FIELD:
+        return dict(parse_url_form(body))
+    # `curl --data-binary` labels any body a form, so the label alone means nothing.
+    return {"body": memoryview(body)}
 
-    Raises:
-        BadEnvelope: as `split_multipart`, or two fields have one name.
-    """
-    parts = split_multipart(body, content_type)
-    return keep_all((part.name, part.value) for part in parts)
+
+def parse_multipart(body: Body, content_type: str) -> dict[str, memoryview]:
+    """Parses a form; raises BadEnvelope as `split_multipart`, and for a name that comes twice."""
+    return keep_all((part.name, part.value) for part in split_multipart(body, content_type))
 
 
 def keep_all(fields: Iterable[tuple[str, Value]]) -> dict[str, Value]:
@@ -76,19 +81,17 @@ def find_lost_field(row: object, headers: Mapping[str, Any]) -> BadEnvelope | No
     """
     if not isinstance(row, dict) or "data" not in row:
         return None
-    fields: list[Any] = [*row.values()]
-    if not all(isinstance(value, (bytes, bytearray)) for value in fields):
-        return None
-    given = {name.lower(): text for name, text in headers.items() if isinstance(text, str)}
+    values: list[Any] = [*row.values()]
+    given = {name.lower(): str(text) for name, text in headers.items()}
     kind, length = given.get("content-type", "").lower(), given.get("content-length", "")
-    room = sum(map(len, fields)) + MAX_AROUND_FIELD * (1 + len(fields))
-    if kind.startswith(FORM):
-        room += 2 * sum(len(value.translate(None, UNRESERVED)) for value in fields)
-    elif not kind.startswith(MULTIPART):
+    are_bytes = all(isinstance(value, (bytes, bytearray)) for value in values)
+    if not are_bytes or not kind.startswith((FORM, MULTIPART)) or not length.isdecimal():
         return None
-    if length.isdecimal() and int(length) > room:
-        return BadEnvelope(f"the form has several fields of one name; {CURE}")
-    return None
+    room = sum(map(len, values)) + MAX_AROUND_FIELD * (1 + len(values))
+    if kind.startswith(FORM):  # which has three bytes for a reserved one
+        room += 2 * sum(len(value.translate(None, UNRESERVED)) for value in values)
+    lost = BadEnvelope(f"the form has several fields of one name; {CURE}")
+    return lost if int(length) > room else None
 
 
 def split_multipart(body: Body, content_type: str) -> Iterator[Part]:
@@ -138,13 +141,7 @@ DIGITS[list(b"abcdef")] = range(10, 16)
 
 
 def parse_url_form(body: Body) -> dict[str, bytes]:
-    """Parses a form of type application/x-www-form-urlencoded that begins with `data=`.
-
-    In the first field a plus, or a percent sign without two digits, stays unchanged.
-
-    Raises:
-        BadEnvelope: as `read_form`, or two fields have one name.
-    """
+    """Parses a form that begins with `data=`, whose value keeps its plus signs; as `read_form`."""
     end = body.find(b"&")
     rest = [] if end < 0 else read_form(body[end + 1 :])
     count = max(-1, end - len(FIELD))

@@ -15,7 +15,6 @@ from offpath.commands.progress import counting_bar
 from offpath.commands.shared_options import json_option
 from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.process.host_limits import count_cores
-from offpath.serving.printable import printable
 from offpath.serving.storage import S3, Storage, explain, read_s3_options, split_name
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def classify_all(mar: Path, place: str, output: str, options: dict[str, Any]) ->
         "archive": hashlib.sha256(mar.read_bytes()).hexdigest(),
     }
     with storage.hold(output):
-        manifest = find_manifest(storage, output, wanted, workers, _warn)
+        manifest = find_manifest(storage, output, wanted, workers)
         parts, total = manifest.parts(), len(manifest.images)
         stored = {name.rpartition("/")[2] for name in storage.list(output)}
         missing = {part: parts[part] for part in parts if part not in stored}
@@ -135,10 +134,6 @@ def classify_all(mar: Path, place: str, output: str, options: dict[str, Any]) ->
         "elapsed_s": round(elapsed_s, 3),
         "images_per_s": round(left / elapsed_s, 1) if missing else 0.0,
     }
-
-
-def _warn(text: str) -> None:
-    click.echo(f"offpath: {printable(text)}", err=True)
 
 
 def _run(

@@ -121,7 +121,7 @@ def _render(place: DoorPlace, settings: DoorSettings, behind: Behind) -> str:
         client_connections=settings.client_connections + COPIES * len(settings.shadow),
         names=wire_names,
         models_of_v1=json.dumps({"models": [*_list_models(behind)]}),
-        no_model=_format_missing(_list_models(behind)),
+        no_model=_format_reply(describe_missing("$offpath_asked", _list_models(behind))),
         server_of_v2=json.dumps(V2_SERVER),
         bodies_of=count_bodies(place.room_bytes, settings, behind),
         **_format_error_replies(behind),
@@ -145,11 +145,6 @@ def _list_models(behind: Behind) -> Served:
     served = list_served((model.name, model.version) for model in behind.routes)
     can_name = MODEL_NAME.fullmatch
     return {one: list(filter(can_name, served[one])) for one in served if can_name(one)}
-
-
-def _format_missing(served: Served) -> str:
-    kind = describe_missing("$offpath_asked", served)
-    return _format_reply(kind, kind.text)
 
 
 def _plan_upstreams(run: Path, settings: DoorSettings, behind: Behind) -> dict[str, list[str]]:
@@ -234,7 +229,7 @@ def _format_error_replies(behind: Behind) -> dict[str, Any]:
     }
     if behind.routes:
         # Only a worker has ended, and others can answer.
-        error_replies[502] = _format_reply(MODEL_GONE, MODEL_GONE.text)
+        error_replies[502] = _format_reply(MODEL_GONE)
     busy, starting = unavailable.text, STARTING
     if behind.hosts:
         busy = starting = ALL_UNWELL if behind.unwell >= set(behind.hosts) else ALL_BUSY
@@ -247,8 +242,8 @@ def _format_error_replies(behind: Behind) -> dict[str, Any]:
     }
 
 
-def _format_reply(kind: ErrorKind, text: str) -> str:
-    body = json.dumps({"code": kind.status, "type": kind.type, "message": text})
+def _format_reply(kind: ErrorKind, text: str = "") -> str:
+    body = json.dumps({"code": kind.status, "type": kind.type, "message": text or kind.text})
     body = body.replace("'", "\\'")
     return f"set $offpath_error {kind.type}; return {kind.status} '{body}';"
 

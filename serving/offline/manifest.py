@@ -8,9 +8,10 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,8 +21,10 @@ import orjson
 from offpath.archive.mar_file import MAX_RATIO, SMALL_BYTES
 from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.image import SUFFIXES
+from offpath.serving.printable import printable
 from offpath.serving.storage import READERS, S3, Storage
 
+logger = logging.getLogger(__name__)
 MANIFEST = "_manifest.json.gz"
 # Parts per worker, so that the last parts of all workers end at about the same time.
 PARTS_PER_WORKER = 32
@@ -64,26 +67,17 @@ def choose_part_size(images: int, workers: int) -> int:
     return max(LEAST_PART, min(MOST_PART, size))
 
 
-def list_images(storage: Storage, place: str, say: Callable[[str], None]) -> list[str]:
-    """Returns the images of a folder, an s3:// prefix, or a list; WrongOption without any.
-
-    Args:
-        say: is told of files that are left out.
-    """
+def list_images(storage: Storage, place: str) -> list[str]:
+    """Returns the images of a folder, an s3:// prefix, or a list; WrongOption without any."""
     path = Path(place)
     if not place.startswith(S3) and not path.is_dir():
         names = read_list(path)
     else:
-        names, others = [], Counter[str]()
-        for name in storage.list(place):
-            suffix = os.path.splitext(name)[1].lower()
-            if suffix in SUFFIXES:
-                names.append(name)
-            else:
-                others[suffix or "no suffix"] += 1
-        if others and names:
-            kinds = ", ".join(kind for kind, _ in others.most_common(5))
-            say(f"{others.total()} files are left out, by the ends of their names ({kinds})")
+        ends = {name: os.path.splitext(name)[1].lower() for name in storage.list(place)}
+        names = [name for name, end in ends.items() if end in SUFFIXES]
+        if others := Counter(end for end in ends.values() if end not in SUFFIXES):
+            kinds = printable(", ".join(end or "none" for end, _ in others.most_common(5)))
+            logger.warning("%d files are no images, by their suffixes: %s", others.total(), kinds)
     if not names:
         raise WrongOption(
             f"INPUT {place!r} holds no images, by the ends of their names; pass a text file with "
@@ -107,18 +101,11 @@ def read_list(path: Path) -> list[str]:
     return list(dict.fromkeys(n if n.startswith(S3) else os.path.abspath(n) for n in names))
 
 
-def find_manifest(
-    storage: Storage,
-    output: str,
-    wanted: dict[str, str],
-    workers: int,
-    say: Callable[[str], None],
-) -> Manifest:
+def find_manifest(storage: Storage, output: str, wanted: dict[str, str], workers: int) -> Manifest:
     """Reads the manifest of an earlier run, or lists the images and stores a new one.
 
     Args:
         wanted: input and archive.
-        say: is told of files that are left out.
 
     Raises:
         WrongOption: the earlier run was another, OUTPUT holds something else, or there are no
@@ -131,7 +118,7 @@ def find_manifest(
             raise WrongOption(
                 f"OUTPUT {output!r} holds files but no {MANIFEST}; choose an empty place"
             ) from None
-        images = list_images(storage, wanted["input"], say)
+        images = list_images(storage, wanted["input"])
         size = choose_part_size(len(images), workers)
         made = Manifest(**wanted, part_size=size, images=images)
         content = gzip.compress(json.dumps(asdict(made)).encode(), 1, mtime=0)

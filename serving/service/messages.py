@@ -8,14 +8,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from offpath.handler.error_kinds import (
-    NO_METHOD,
-    NO_MODEL,
-    NO_PATH,
-    RETRY_AFTER_S,
-    TOO_LARGE,
-    ErrorKind,
-)
+from offpath.handler.error_kinds import NO_METHOD, NO_PATH, RETRY_AFTER_S, TOO_LARGE, ErrorKind
 
 JSON_TYPE = "application/json"
 METHODS = frozenset(("POST", "PUT"))
@@ -24,12 +17,11 @@ PING = "/ping"
 V1, V2 = "v1", "v2"
 V2_SERVER = {"name": "offpath", "version": "", "extensions": ["binary_tensor_data"]}
 ID_FORM = re.compile("[A-Za-z0-9-]{1,64}")
-# The model, and the version if there is one, in a path, as in conf/nginx.conf.
+# A path's model, and its version if there is one.
 ASKED = re.compile(
-    "/(?:predictions|explanations)/([^/]+(?:/[^/]+)?)|/v1/models/([^/:]+)(?::[a-z]+)?"
-    "|/v2/models/([^/]+)(?:/versions(/[^/]+))?(?:/[a-z]+)?"
+    "/(?:predictions|explanations|v[12]/models)/([^/:]{1,128})"
+    "(?:(?:/versions)?(/[0-9][^/]{0,63}))?(?:[:/][a-z]+)?"
 )
-MAX_ASKED_CHARACTERS = 200
 # The versions of each model.
 Served = Mapping[str, Sequence[str]]
 
@@ -98,7 +90,7 @@ class Call:
 
 
 def list_served(versions: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Returns the versions of each model, each once, in order."""
+    """Returns the versions of each model, each once."""
     served: dict[str, list[str]] = {}
     for name, version in dict.fromkeys(versions):
         served.setdefault(name, []).append(version)
@@ -108,19 +100,14 @@ def list_served(versions: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 def describe_missing(asked: str, served: Served) -> ErrorKind:
     """Returns the error for a model or version that is not served."""
     names = (f"{name} ({', '.join(found)})" if found else name for name, found in served.items())
-    return NO_MODEL._replace(text=NO_MODEL.text.format(asked=asked, served=", ".join(names)))
+    return NO_PATH._replace(text=f"no model '{asked}'; served: {', '.join(names)}")
 
 
 class ModelPaths:
-    """The paths that lead to one version of a model.
-
-    Args:
-        version: None if paths name none.
-        served: all models of the server, for those who ask for another one.
-    """
+    """The paths that lead to one version of a model; `version` is None if paths name none."""
 
     def __init__(self, name: str, version: str | None, max_body_bytes: int, served: Served) -> None:
-        self._served, self._names = served, (name, f"{name}/{version}")
+        self._served, self._names = served, ("", name, f"{name}/{version}")
         self._calls = {
             # As TorchServe answers it for its only model. A front door opens it only when told to.
             "/invocations": Call(),
@@ -151,8 +138,8 @@ class ModelPaths:
         call = self._calls.get(path)
         if call is None:
             found = ASKED.fullmatch(path)
-            asked = "".join(filter(None, found.groups()))[:MAX_ASKED_CHARACTERS] if found else ""
-            is_known = not asked or asked in self._names
+            asked = "".join(filter(None, found.groups())) if found else ""
+            is_known = asked in self._names
             raise Refused(NO_PATH if is_known else describe_missing(asked, self._served))
         if method not in METHODS:
             raise Refused(NO_METHOD)

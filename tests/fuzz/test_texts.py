@@ -17,8 +17,7 @@ from offpath.errors import ExpectedError
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import BadEnvelope, ConfigError, ItemError
 from offpath.handler.request import forms
-from offpath.handler.request.body_from_front_door import FORM, MULTIPART, parse_body
-from offpath.handler.request.forms import parse_multipart
+from offpath.handler.request.forms import FORM, MULTIPART, parse_body, parse_multipart
 from offpath.handler.request.payload import JSON_KEYS, read_payload
 from tests.fuzz.seeds import read_corpus
 

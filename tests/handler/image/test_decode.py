@@ -187,7 +187,6 @@ def test_other_formats_are_unsupported(payload: bytes) -> None:
     [
         pytest.param(with_bits(encode(Image.new("RGB", (8, 8)), "JPEG"), 12), "12 bits", id="12"),
         pytest.param(gzip.compress(encode(Image.new("L", (8, 8)), "PNG")), "by gzip", id="gzip"),
-        pytest.param(b"\x28\xb5\x2f\xfd" + bytes(99), "by zstd", id="zstd"),
     ],
 )
 def test_what_has_another_cure_is_named(payload: bytes, said: str) -> None:

@@ -5,8 +5,7 @@ import mmap
 import pytest
 
 from offpath.handler.errors import BadEnvelope
-from offpath.handler.request.body_from_front_door import FORM, parse_body
-from offpath.handler.request.forms import find_lost_field, parse_multipart
+from offpath.handler.request.forms import FORM, find_lost_field, parse_body, parse_multipart
 
 TYPE = "multipart/form-data; boundary=xyz"
 
