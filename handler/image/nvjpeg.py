@@ -51,15 +51,12 @@ def find_nvjpeg(device: torch.device) -> DecodeTogether | None:
         logger.warning("decode: nvjpeg needs a CUDA device; the CPU decodes instead")
         return None
     tiny = simplejpeg.encode_jpeg(np.zeros((16, 16, 3), np.uint8))
-    for package, load in DECODERS.items():
-        if not is_installed(package):
-            continue
+    for package in filter(is_installed, DECODERS):
         try:
-            decode = load(device)
+            decode = DECODERS[package](device)
             decode([_as_tensor(tiny)])
             return decode
-        # A build for another torch, no nvJPEG in it, or the driver refuses.
-        except Exception as error:
+        except Exception as error:  # a build for another torch or without nvJPEG, or the driver
             logger.warning("decode: nvjpeg does not work with %s: %s", package, error)
     logger.warning("decode: nvjpeg does not work; the CPU decodes instead")
     return None

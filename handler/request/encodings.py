@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-import codecs
 import re
 
 WHITE_SPACE = b" \t\n\r\v\f"
 # What editors and PowerShell put before text.
-ORDER_MARK = codecs.BOM_UTF8
+ORDER_MARK = b"\xef\xbb\xbf"
 DATA_URL = re.compile(rb"\s*data:[^,]{0,200};base64,", re.IGNORECASE)
 # From the URL-safe alphabet to the usual one (RFC 4648, section 5).
 USUAL = bytes.maketrans(b"-_", b"+/")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import mmap
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,7 +36,6 @@ MULTIPART = "multipart/form-data"
 MAX_AROUND_FIELD = 1024
 UNRESERVED = bytes({*b"-._~"} | {byte for byte in range(128) if chr(byte).isalnum()})
 CURE = "send one image per request, or several as `instances` of KServe's V1"
-Value = TypeVar("Value")
 
 
 class Part(NamedTuple):
@@ -64,9 +63,9 @@ def parse_multipart(body: Body, content_type: str) -> dict[str, memoryview]:
     return keep_all((part.name, part.value) for part in split_multipart(body, content_type))
 
 
-def keep_all(fields: Iterable[tuple[str, Value]]) -> dict[str, Value]:
+def keep_all(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Returns fields by their names, and raises BadEnvelope where that would lose one."""
-    kept: dict[str, Value] = {}
+    kept: dict[str, Any] = {}
     for name, value in fields:
         if name in kept:
             raise BadEnvelope(f"the request has two fields {name[:80]!r}; {CURE}")

@@ -6,7 +6,6 @@ front door it is a request whose body may be a file (body_from_front_door.py).
 
 from __future__ import annotations
 
-import codecs
 import json
 from collections.abc import Mapping
 
@@ -24,7 +23,8 @@ BINARY_MAGICS = (*MAGICS, NPY_MAGIC)
 # An envelope holds one text. A body of `{},{},...` would become 11 million objects of 800 MB.
 MAX_JSON_VALUES = 1000
 JSON_STRUCTURE = (b",", b"{", b"[")
-JSON_BEGINS = (b"{", b'"', b"[", codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+# The last two are the byte order marks of UTF-16.
+JSON_BEGINS = (b"{", b'"', b"[", b"\xff\xfe", b"\xfe\xff")
 
 
 def read_payload(row: Row, max_bytes: int) -> Payload:

@@ -118,8 +118,7 @@ def read_json(text: bytes | memoryview) -> dict[str, Any]:
     try:
         content = orjson.loads(text)
     except ValueError:
-        is_gzip = text.startswith(GZIP)
-        raise refuse(GZIPPED if is_gzip else "the body is not JSON in UTF-8") from None
+        raise refuse(GZIPPED if text[:2] == GZIP else "the body is not JSON in UTF-8") from None
     if not isinstance(content, dict):
         raise refuse("the JSON is not an object")
     if len(LISTS.findall(text)) > 1:  # of which orjson keeps the last

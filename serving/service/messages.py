@@ -19,8 +19,8 @@ V2_SERVER = {"name": "offpath", "version": "", "extensions": ["binary_tensor_dat
 ID_FORM = re.compile("[A-Za-z0-9-]{1,64}")
 # A path's model, and its version if there is one.
 ASKED = re.compile(
-    "/(?:predictions|explanations|v[12]/models)/([^/:]{1,128})"
-    "(?:(?:/versions)?(/[0-9][^/]{0,63}))?(?:[:/][a-z]+)?"
+    r"\A/(?:predictions|explanations|v[12]/models)/([^/:]{1,128})"
+    r"(?:(?:/versions)?(/[0-9][^/]{0,63}))?(?:[:/][a-z]+)?\Z"
 )
 # The versions of each model.
 Served = Mapping[str, Sequence[str]]
@@ -107,7 +107,7 @@ class ModelPaths:
     """The paths that lead to one version of a model; `version` is None if paths name none."""
 
     def __init__(self, name: str, version: str | None, max_body_bytes: int, served: Served) -> None:
-        self._served, self._names = served, ("", name, f"{name}/{version}")
+        self._served, self._names = served, (name, f"{name}/{version}")
         self._calls = {
             # As TorchServe answers it for its only model. A front door opens it only when told to.
             "/invocations": Call(),
@@ -137,9 +137,8 @@ class ModelPaths:
         """
         call = self._calls.get(path)
         if call is None:
-            found = ASKED.fullmatch(path)
-            asked = "".join(filter(None, found.groups())) if found else ""
-            is_known = asked in self._names
+            asked = ASKED.sub(r"\1\2", path)
+            is_known = asked in (path, *self._names)
             raise Refused(NO_PATH if is_known else describe_missing(asked, self._served))
         if method not in METHODS:
             raise Refused(NO_METHOD)
