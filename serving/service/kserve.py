@@ -29,7 +29,7 @@ MOST_JSON_VALUES = 20_000
 JSON_STRUCTURE = (b",", b"{", b"[")
 # Keys under which an instance may hold its text, also one within the other.
 IMAGE_KEYS = ("data", "body", "image_bytes", "b64")
-LISTS = re.compile(rb'"(?:instances|inputs)"\s*:')
+LISTS = re.compile(rb'"(instances|inputs)"\s*:')
 BYTES_TYPE = "application/octet-stream"
 # The length of the JSON before the binary data; Triton's clients send and expect it.
 LENGTH_HEADER = "inference-header-content-length"
@@ -121,7 +121,8 @@ def read_json(text: bytes | memoryview) -> dict[str, Any]:
         raise refuse(GZIPPED if text[:2] == GZIP else "the body is not JSON in UTF-8") from None
     if not isinstance(content, dict):
         raise refuse("the JSON is not an object")
-    if len(LISTS.findall(text)) > 1:  # of which orjson keeps the last
+    lists = LISTS.findall(text)
+    if len(lists) > len(set(lists)):  # of which orjson keeps the last
         raise refuse("the JSON has two lists of images; send one list")
     return content
 
