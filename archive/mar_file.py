@@ -77,15 +77,15 @@ class MarFile:
 
 
 def check_runs_alone(archive: MarFile) -> None:
-    """Refuses an archive whose handler only TorchServe can run.
+    """Refuses an archive whose handler needs a server.
 
     Raises:
         WrongOption: the archive has another handler than offpath's.
     """
     if not archive.has_our_handler:
         raise WrongOption(
-            f"{archive.path} has another handler than offpath's, which only TorchServe can run; "
-            "build the archive with `offpath archive`"
+            f"{archive.path} has another handler than offpath's, which only `offpath serve` runs; "
+            "build the archive with `offpath archive`, also from this one with --from"
         )
 
 

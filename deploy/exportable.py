@@ -26,6 +26,8 @@ SERVICE = (
     "__init__.py",
     "handler/__init__.py",
     "handler/error_kinds.py",
+    "handler/request/__init__.py",
+    "handler/request/encodings.py",
     "handler/serving_settings.py",
     "handler/wire_names.py",
     "serving/__init__.py",

@@ -45,6 +45,7 @@ from offpath.handler.process.sick_worker import (
 from offpath.handler.process.warmup import warm_up_payloads
 from offpath.handler.process.worker_setup import keep_freed_memory, use_device
 from offpath.handler.request.body_from_front_door import DoorBodies, Row
+from offpath.handler.request.forms import find_lost_field
 from offpath.handler.response import JSON_CONTENT_TYPE, Reply, encode_error, encode_json
 from offpath.handler.serving_settings import ServingSettings
 from offpath.handler.stages import Stage, StageTimer, format_server_timing
@@ -144,7 +145,8 @@ class OffpathClassifier(ImageClassifier):
             rows = self._read_from_door(data, headers, context, self._door)
         batch = None
         try:
-            batch = self.preprocess(self._deadlines.refuse_late(rows, headers))
+            whole = [find_lost_field(row, one) or row for row, one in zip(rows, headers)]
+            batch = self.preprocess(self._deadlines.refuse_late(whole, headers))
             # Before explanations, whose failures say nothing about predictions.
             if self.inference(batch).good():
                 self.health.note_success()

@@ -32,7 +32,7 @@ from offpath.handler.response import (
     encode_json,
     encode_prediction,
 )
-from offpath.handler.wire_names import DOOR_HEADERS, EXPLAIN_HEADER
+from offpath.handler.wire_names import EXPLAIN_HEADER, PREFIX
 
 logger = logging.getLogger(__name__)
 # A file in the archive that names the class, for instance `my_handler:Defects`. It lies beside the
@@ -146,7 +146,7 @@ def make_result(item: Item, context: RequestContext, idx: int) -> Result:
         name.lower(): value
         for name, value in context.get_all_request_header(idx).items()
         # They include the door's key.
-        if not name.lower().startswith(DOOR_HEADERS)
+        if not name.lower().startswith(PREFIX)
     }
     typed = [Prediction(*one) for one in item.predictions]
     return Result(typed, context.get_request_id(idx) or "", headers, outputs=item.outputs)

@@ -58,7 +58,7 @@ class Deadlines:
 
     def refuse_late(
         self,
-        rows: Sequence[Row],
+        rows: Sequence[Row | ItemError],
         headers: Sequence[Mapping[str, Any]],
     ) -> list[Row | ItemError]:
         """Returns the rows of a batch, with an error in place of those that would be late."""

@@ -49,6 +49,8 @@ OF_ITEMS = (
     ErrorKind(503, "ModelFailed", "model failed", True),
     ErrorKind(504, "DeadlineExceeded", "deadline exceeded"),
 )
+# How a compressed body begins, and the message that names the cause.
+GZIP, GZIPPED = b"\x1f\x8b", "the body is compressed by gzip; send it as it is"
 # Of a server whose handler does not see the request.
 NO_PATH = ErrorKind(404, "NotFound", "no such path; POST /predictions/NAME")
 NO_METHOD = ErrorKind(405, "MethodNotAllowed", "send the image by POST or PUT")

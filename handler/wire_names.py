@@ -8,8 +8,6 @@ from __future__ import annotations
 # Variables by which the door tells the workers its folder and its key.
 FOLDER_VARIABLE = "OFFPATH_FRONT_FOLDER"
 KEY_VARIABLE = "OFFPATH_FRONT_KEY"
-# All names of the door's headers begin so.
-DOOR_HEADERS = "x-offpath-"
 # Headers that the door sets on every request. In lower case, as Granian gives all names: the
 # handler's dictionary of headers is case-sensitive.
 PREFIX = "x-offpath-"

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image, UnidentifiedImageError
 
+from offpath.handler.error_kinds import GZIP, GZIPPED
 from offpath.handler.errors import (
     ImageTooCostly,
     ImageTooLarge,
@@ -151,6 +152,8 @@ def choose_scale(height: int, width: int, options: DecodeOptions) -> int:
 def _decode_jpeg(payload: Payload, options: DecodeOptions) -> DecodedImage | None:
     """Decodes a JPEG by libjpeg-turbo; returns None if Pillow has to try (CMYK, damage)."""
     frame = check_jpeg_cost(payload)
+    if frame is not None and frame.bits > 8:
+        raise UnsupportedFormat(f"the JPEG has {frame.bits} bits per sample; send one with 8")
     # libjpeg-turbo does not scale a lossless JPEG: it would write past simplejpeg's buffer.
     if frame is None or not frame.is_common:
         return None
@@ -219,12 +222,12 @@ def _decode_with_pillow(payload: Payload, options: DecodeOptions, spent_s: float
             turned = _turn(image) if options.exif_orientation else image
             image.load()
             image.fp = None  # where a WebP keeps a second copy of its pixels
-            rgb = _to_rgb(turned)
+            rgb = to_rgb(turned)
     except ItemError:
         raise
     except UnidentifiedImageError as error:
-        accepted = ", ".join(FORMATS)
-        raise UnsupportedFormat(f"the image is in none of the formats {accepted}") from error
+        cause = f"the image is in none of the formats {', '.join(FORMATS)}"
+        raise UnsupportedFormat(GZIPPED if payload[:2] == GZIP else cause) from error
     except Image.DecompressionBombError as error:
         raise ImageTooLarge(
             f"the image is too large; at most {options.max_pixels} pixels are accepted"
@@ -247,14 +250,11 @@ def _turn(image: Image.Image) -> Image.Image:
     return image.transpose(TURNS[orientation]) if orientation in TURNS else image
 
 
-def _to_rgb(image: Image.Image) -> Image.Image | Pixels:
-    """Converts any of Pillow's modes to 8-bit RGB: high byte of 16-bit grey, alpha dropped."""
-    if image.mode.startswith("I;16"):
-        grey = (np.asarray(image) >> 8).astype(np.uint8)
-        return np.repeat(grey[:, :, None], 3, axis=2)
-    if image.mode == "I":
-        grey = (np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8)
-        return np.repeat(grey[:, :, None], 3, axis=2)
+def to_rgb(image: Image.Image) -> Image.Image | Pixels:
+    """Converts any of Pillow's modes to 8-bit RGB, as Pillow does; alpha is dropped."""
+    # Pillow makes all grey above 255 white. 16-bit grey with such values keeps its high byte.
+    if image.mode.startswith("I;16") and (grey := np.asarray(image)).max() > 255:
+        return np.repeat((grey >> 8).astype(np.uint8)[:, :, None], 3, axis=2)
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     return image if image.mode == "RGB" else image.convert("RGB")

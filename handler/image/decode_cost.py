@@ -53,17 +53,19 @@ class Frame(NamedTuple):
         is_one_scan: the first scan holds the whole image.
         has_tables: quantisation tables come before the first scan.
         kind: the marker that began the frame.
+        bits: bits per sample.
     """
 
     pixels: int
     is_one_scan: bool
     has_tables: bool
     kind: int
+    bits: int
 
     @property
     def is_common(self) -> bool:
         """True for the kinds of frames that cameras and browsers write."""
-        return self.kind not in LOSSLESS | ARITHMETIC
+        return self.kind not in LOSSLESS | ARITHMETIC and self.bits == 8
 
 
 class BudgetedBytes(io.BytesIO):
@@ -133,7 +135,7 @@ def find_frame(payload: Payload) -> Frame | None:
         ImageTooCostly: too many segments or stray bytes come before the first scan.
     """
     at, end, segments, stray, exif = 2, len(payload), 0, 0, 0
-    pixels = components = kind = 0
+    pixels = components = kind = bits = 0
     has_tables = False
     while at + 4 <= end:
         if segments > MAX_SEGMENTS or stray > MAX_STRAY_BYTES or exif > MAX_EXIF_BYTES:
@@ -150,11 +152,11 @@ def find_frame(payload: Payload) -> Frame | None:
         if marker == START_OF_SCAN:
             is_whole = at + 2 < end and payload[at + 2] == components
             is_one_scan = is_whole and kind not in PROGRESSIVE
-            return Frame(pixels, is_one_scan, has_tables, kind) if pixels else None
+            return Frame(pixels, is_one_scan, has_tables, kind, bits) if pixels else None
         if marker in FRAMES and at + 8 <= end:
             height, width = (read_short(payload, at + n) for n in (3, 5))
             pixels, components = height * width, payload[at + 7]
-            kind = marker
+            kind, bits = marker, payload[at + 2]
         has_tables |= marker == QUANTISATION_TABLES
         if marker == APP1 and payload[at + 2 : at + 8] == EXIF:
             exif += read_short(payload, at)

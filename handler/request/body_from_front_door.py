@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from offpath.handler.errors import BodyGone, BodyUnreadable, ConfigError
-from offpath.handler.request.forms import FIELD, Body, parse_multipart, read_percent_encoded
+from offpath.handler.request.forms import Body, parse_body
 from offpath.handler.wire_names import (
     BODY_HEADER,
     FOLDER_VARIABLE,
@@ -34,8 +34,6 @@ from offpath.handler.wire_names import (
 FILE_NAME = re.compile(r"[0-9]{1,20}")
 # NONBLOCK, because opening a FIFO would wait for a writer.
 OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-FORM = "application/x-www-form-urlencoded"
-MULTIPART = "multipart/form-data"
 
 
 class UnparsedRequest:
@@ -164,14 +162,3 @@ def read_fields(row: Row) -> Mapping[str, Any]:
         ItemError: the body cannot be read or parsed.
     """
     return row.fields() if isinstance(row, UnparsedRequest) else row
-
-
-def parse_body(body: Body, content_type: str) -> dict[str, Any]:
-    """Parses a body into parameters: the fields of a form, or the body itself."""
-    kind = content_type.partition(";")[0].strip().lower()
-    if kind == MULTIPART:
-        return dict(parse_multipart(body, content_type))
-    if kind == FORM and body[: len(FIELD)] == FIELD:
-        return {"data": read_percent_encoded(body)}
-    # `curl --data-binary` labels any body a form, so the label alone means nothing.
-    return {"body": memoryview(body)}

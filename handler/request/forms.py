@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,12 @@ MAX_FIELDS = 32
 MAX_HEADER_BYTES = 4096
 LINE_END = b"\r\n"
 HEADER_END = b"\r\n\r\n"
+FORM = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
+# More than clients write around a field whose file has a name of 255 bytes.
+MAX_AROUND_FIELD = 1024
+UNRESERVED = bytes({*b"-._~"} | {byte for byte in range(128) if chr(byte).isalnum()})
+CURE = "send one image per request, or several as `instances` of KServe's V1"
 
 
 class Part(NamedTuple):
@@ -41,13 +47,50 @@ class Part(NamedTuple):
     is_file: bool
 
 
-def parse_multipart(body: Body, content_type: str) -> dict[str, memoryview]:
-    """Parses a form; of two fields with the same name the last counts, as with TorchServe.
+def parse_body(body: Body, content_type: str) -> dict[str, Any]:
+    """Parses a body into parameters: the fields of a form, or the body itself."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == MULTIPART:
+        return dict(parse_multipart(body, content_type))
+    if kind == FORM and body[: len(FIELD)] == FIELD:
+        return dict(parse_url_form(body))
+    # `curl --data-binary` labels any body a form, so the label alone means nothing.
+    return {"body": memoryview(body)}
 
-    Raises:
-        BadEnvelope: as `split_multipart`.
+
+def parse_multipart(body: Body, content_type: str) -> dict[str, memoryview]:
+    """Parses a form; raises BadEnvelope as `split_multipart`, and for a name that comes twice."""
+    return keep_all((part.name, part.value) for part in split_multipart(body, content_type))
+
+
+def keep_all(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns fields by their names, and raises BadEnvelope where that would lose one."""
+    kept: dict[str, Any] = {}
+    for name, value in fields:
+        if name in kept:
+            raise BadEnvelope(f"the request has two fields {name[:80]!r}; {CURE}")
+        kept[name] = value
+    return kept
+
+
+def find_lost_field(row: object, headers: Mapping[str, Any]) -> BadEnvelope | None:
+    """Returns an error if a form was longer than the fields that TorchServe found in it.
+
+    ts/service.py keeps the last of several fields with one name.
     """
-    return {part.name: part.value for part in split_multipart(body, content_type)}
+    if not isinstance(row, dict) or "data" not in row:
+        return None
+    values: list[Any] = [*row.values()]
+    given = {name.lower(): str(text) for name, text in headers.items()}
+    kind, length = given.get("content-type", "").lower(), given.get("content-length", "")
+    are_bytes = all(isinstance(value, (bytes, bytearray)) for value in values)
+    if not are_bytes or not kind.startswith((FORM, MULTIPART)) or not length.isdecimal():
+        return None
+    room = sum(map(len, values)) + MAX_AROUND_FIELD * (1 + len(values))
+    if kind.startswith(FORM):  # which has three bytes for a reserved one
+        room += 2 * sum(len(value.translate(None, UNRESERVED)) for value in values)
+    lost = BadEnvelope(f"the form has several fields of one name; {CURE}")
+    return lost if int(length) > room else None
 
 
 def split_multipart(body: Body, content_type: str) -> Iterator[Part]:
@@ -96,15 +139,13 @@ DIGITS[list(b"0123456789ABCDEF")] = range(16)
 DIGITS[list(b"abcdef")] = range(10, 16)
 
 
-def read_percent_encoded(body: Body) -> bytes:
-    """Decodes the value after `data=` of a form sent as application/x-www-form-urlencoded.
-
-    A percent sign without two digits stays unchanged.
-
-    Raises:
-        BadEnvelope: the body has more percent signs than a valid form can have.
-    """
-    return _decode_all(np.frombuffer(body, np.uint8, offset=len(FIELD)))
+def parse_url_form(body: Body) -> dict[str, bytes]:
+    """Parses a form that begins with `data=`, whose value keeps its plus signs; as `read_form`."""
+    end = body.find(b"&")
+    rest = [] if end < 0 else read_form(body[end + 1 :])
+    count = max(-1, end - len(FIELD))
+    first = _decode_all(np.frombuffer(body, np.uint8, count, len(FIELD)))
+    return keep_all([("data", first), *rest])
 
 
 def read_form(body: Body) -> list[tuple[str, bytes]]:

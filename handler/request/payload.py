@@ -6,14 +6,14 @@ front door it is a request whose body may be a file (body_from_front_door.py).
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Mapping
 
 from offpath.handler.errors import BadEnvelope, EmptyPayload, PayloadTooLarge, UnsupportedFormat
 from offpath.handler.image.formats import MAGICS, Payload
 from offpath.handler.request.body_from_front_door import Row, read_fields
+from offpath.handler.request.encodings import ORDER_MARK, WHITE_SPACE, decode_base64
+from offpath.handler.request.forms import CURE, keep_all
 from offpath.handler.request.npy import NPY_MAGIC
 
 # Keys under which a JSON body may carry the base64 text.
@@ -23,14 +23,15 @@ BINARY_MAGICS = (*MAGICS, NPY_MAGIC)
 # An envelope holds one text. A body of `{},{},...` would become 11 million objects of 800 MB.
 MAX_JSON_VALUES = 1000
 JSON_STRUCTURE = (b",", b"{", b"[")
-WHITE_SPACE = b" \t\n\r\v\f"
+# The last two are the byte order marks of UTF-16.
+JSON_BEGINS = (b"{", b'"', b"[", b"\xff\xfe", b"\xfe\xff")
 
 
 def read_payload(row: Row, max_bytes: int) -> Payload:
     """Takes the image's bytes out of a row.
 
-    Accepts raw bytes, base64 text (like TorchServe's handler), and JSON that is a base64 string or
-    an object with such a string under one of JSON_KEYS.
+    Accepts raw bytes, base64 text (like TorchServe's handler) or a data URL, and JSON that is such
+    a string or an object with one under one of JSON_KEYS.
 
     Raises:
         EmptyPayload, PayloadTooLarge, BadEnvelope: the row holds no usable image.
@@ -69,32 +70,27 @@ def _is_image(payload: Payload) -> bool:
 def _unwrap_bytes(body: Payload) -> Payload:
     """Unwraps bytes that are JSON or base64 text; others are returned for the decoder to refuse."""
     text = bytes(body)
-    if text[:1] in (b"{", b'"', b"["):
+    if text[:99].lstrip(ORDER_MARK + WHITE_SPACE).startswith(JSON_BEGINS):
         if sum(map(text.count, JSON_STRUCTURE)) > MAX_JSON_VALUES:
             raise BadEnvelope(f"the JSON has more than {MAX_JSON_VALUES} values; send one image")
         try:
-            return _unwrap_value(json.loads(text))
+            return _unwrap_value(json.loads(text, object_pairs_hook=keep_all))
         except (ValueError, RecursionError) as error:
             raise BadEnvelope("the body looks like JSON but cannot be parsed") from error
     try:
-        return base64.b64decode(_without_line_ends(text), validate=True)
-    except binascii.Error:
+        return decode_base64(text)
+    except ValueError:
         return body
 
 
 def _unwrap_value(value: object) -> Payload:
+    values = [value]
     if isinstance(value, Mapping):
-        value = next((value[key] for key in JSON_KEYS if key in value), None)
-    if not isinstance(value, str):
-        raise BadEnvelope(
-            "the JSON must be a base64 string or hold one under " f"{' or '.join(JSON_KEYS)}"
-        )
+        values = [value[key] for key in JSON_KEYS if key in value]
+    if len(values) != 1 or not isinstance(values[0], str):
+        keys = " or ".join(JSON_KEYS)
+        raise BadEnvelope(f"the JSON must be a base64 string or hold one under {keys}; {CURE}")
     try:
-        return base64.b64decode(_without_line_ends(value.encode()), validate=True)
+        return decode_base64(values[0].encode())
     except ValueError as error:
         raise BadEnvelope("the text in the JSON is not base64") from error
-
-
-def _without_line_ends(text: bytes) -> bytes:
-    """Removes the line ends that the `base64` command and MIME insert after 76 characters."""
-    return text.translate(None, WHITE_SPACE)

@@ -23,7 +23,7 @@ from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.openapi import OPENAPI, render_openapi
 from offpath.serving.server.served_model import name_socket
 from offpath.serving.server.server_settings import CONF_DIR
-from offpath.serving.service.messages import V2_SERVER
+from offpath.serving.service.messages import V2_SERVER, Served, describe_missing, list_served
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -120,7 +120,8 @@ def _render(place: DoorPlace, settings: DoorSettings, behind: Behind) -> str:
         upstreams=_plan_upstreams(place.run, settings, behind),
         client_connections=settings.client_connections + COPIES * len(settings.shadow),
         names=wire_names,
-        models_of_v1=_list_models(behind),
+        models_of_v1=json.dumps({"models": [*_list_models(behind)]}),
+        no_model=_format_reply(describe_missing("$offpath_asked", _list_models(behind))),
         server_of_v2=json.dumps(V2_SERVER),
         bodies_of=count_bodies(place.room_bytes, settings, behind),
         **_format_error_replies(behind),
@@ -139,10 +140,11 @@ def _compile(path: Path) -> Template:
     return environment.from_string(path.read_text(encoding="utf-8"))
 
 
-def _list_models(behind: Behind) -> str:
-    """Returns the models that the door's paths can name, in the form of KServe's V1."""
-    names = dict.fromkeys(model.name for model in behind.routes)
-    return json.dumps({"models": list(filter(MODEL_NAME.fullmatch, names))})
+def _list_models(behind: Behind) -> Served:
+    """Returns the models and versions that the door's paths can name."""
+    served = list_served((model.name, model.version) for model in behind.routes)
+    can_name = MODEL_NAME.fullmatch
+    return {one: list(filter(can_name, served[one])) for one in served if can_name(one)}
 
 
 def _plan_upstreams(run: Path, settings: DoorSettings, behind: Behind) -> dict[str, list[str]]:
@@ -227,7 +229,7 @@ def _format_error_replies(behind: Behind) -> dict[str, Any]:
     }
     if behind.routes:
         # Only a worker has ended, and others can answer.
-        error_replies[502] = _format_reply(MODEL_GONE, MODEL_GONE.text)
+        error_replies[502] = _format_reply(MODEL_GONE)
     busy, starting = unavailable.text, STARTING
     if behind.hosts:
         busy = starting = ALL_UNWELL if behind.unwell >= set(behind.hosts) else ALL_BUSY
@@ -240,8 +242,9 @@ def _format_error_replies(behind: Behind) -> dict[str, Any]:
     }
 
 
-def _format_reply(kind: ErrorKind, text: str) -> str:
-    body = json.dumps({"code": kind.status, "type": kind.type, "message": text})
+def _format_reply(kind: ErrorKind, text: str = "") -> str:
+    body = json.dumps({"code": kind.status, "type": kind.type, "message": text or kind.text})
+    body = body.replace("'", "\\'")
     return f"set $offpath_error {kind.type}; return {kind.status} '{body}';"
 
 

@@ -33,8 +33,8 @@ from offpath.archive.torchserve_metrics import find_default_metrics
 from offpath.handler.error_kinds import MODEL_GONE, ErrorKind
 from offpath.handler.errors import ItemError
 from offpath.handler.process.lazy_imports import unused_imports_deferred
-from offpath.handler.request.body_from_front_door import FORM, MULTIPART, DoorBodies
-from offpath.handler.request.forms import Body, read_form, split_multipart
+from offpath.handler.request.body_from_front_door import DoorBodies
+from offpath.handler.request.forms import FORM, MULTIPART, Body, read_form, split_multipart
 from offpath.handler.wire_names import (
     BODY_HEADER,
     EXPLAIN_HEADER,

@@ -35,6 +35,7 @@ from offpath.serving.granian.uploads import Body, BodyMemory
 from offpath.serving.process.gpus import list_gpus
 from offpath.serving.server.served_model import ServedModel
 from offpath.serving.service.archived_handler import ArchivedHandler
+from offpath.serving.service.messages import list_served
 from offpath.serving.service.model_service import Handler, ModelService, ServiceSettings
 
 if TYPE_CHECKING:  # it imports what offpath's handler does not need
@@ -118,6 +119,7 @@ class App:
             max_body_bytes=plan.max_body_bytes,
             most_requests=worker.queue,
             has_door=plan.has_door,
+            served=list_served((one.model.name, one.model.version) for one in plan.workers),
         )
         self._memory = BodyMemory(plan.most_bytes)
         self._labels: dict[str, Any] = {"model_name": model.name, "model_version": model.version}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import logging
 import os
 from collections import Counter
 from collections.abc import Iterable
@@ -20,8 +21,10 @@ import orjson
 from offpath.archive.mar_file import MAX_RATIO, SMALL_BYTES
 from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.image import SUFFIXES
+from offpath.serving.printable import printable
 from offpath.serving.storage import READERS, S3, Storage
 
+logger = logging.getLogger(__name__)
 MANIFEST = "_manifest.json.gz"
 # Parts per worker, so that the last parts of all workers end at about the same time.
 PARTS_PER_WORKER = 32
@@ -70,9 +73,11 @@ def list_images(storage: Storage, place: str) -> list[str]:
     if not place.startswith(S3) and not path.is_dir():
         names = read_list(path)
     else:
-        names = [
-            name for name in storage.list(place) if os.path.splitext(name)[1].lower() in SUFFIXES
-        ]
+        ends = {name: os.path.splitext(name)[1].lower() for name in storage.list(place)}
+        names = [name for name, end in ends.items() if end in SUFFIXES]
+        if others := Counter(end for end in ends.values() if end not in SUFFIXES):
+            kinds = printable(", ".join(end or "none" for end, _ in others.most_common(5)))
+            logger.warning("%d files are no images, by their suffixes: %s", others.total(), kinds)
     if not names:
         raise WrongOption(
             f"INPUT {place!r} holds no images, by the ends of their names; pass a text file with "
@@ -84,7 +89,7 @@ def list_images(storage: Storage, place: str) -> list[str]:
 def read_list(path: Path) -> list[str]:
     """Reads a list of paths and s3:// names, each once; paths become absolute."""
     try:
-        lines = path.read_text("utf-8").split("\n")
+        lines = path.read_text("utf-8-sig").split("\n")
     except FileNotFoundError:
         raise WrongOption(f"INPUT {str(path)!r}: no such folder or file") from None
     except UnicodeDecodeError as error:

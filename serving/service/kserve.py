@@ -6,7 +6,6 @@ the handler. https://kserve.github.io/website/docs/concepts/architecture/data-pl
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +16,8 @@ from typing import Any
 
 import orjson
 
-from offpath.handler.error_kinds import ErrorKind
+from offpath.handler.error_kinds import GZIP, GZIPPED, ErrorKind
+from offpath.handler.request.encodings import ORDER_MARK, decode_base64
 from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, ID_HEADER, TYPE_HEADER
 from offpath.serving.service.messages import JSON_TYPE, V1, V2, V2_SERVER, Refused, Reply, Request
 
@@ -29,7 +29,7 @@ MOST_JSON_VALUES = 20_000
 JSON_STRUCTURE = (b",", b"{", b"[")
 # Keys under which an instance may hold its text, also one within the other.
 IMAGE_KEYS = ("data", "body", "image_bytes", "b64")
-WHITE_SPACE = b" \t\n\r\v\f"
+LISTS = re.compile(rb'"(instances|inputs)"\s*:')
 BYTES_TYPE = "application/octet-stream"
 # The length of the JSON before the binary data; Triton's clients send and expect it.
 LENGTH_HEADER = "inference-header-content-length"
@@ -112,15 +112,18 @@ READERS: dict[str, Read] = {V1: read_v1, V2: read_v2}
 
 def read_json(text: bytes | memoryview) -> dict[str, Any]:
     """Parses an object, after a look at how many values it could have."""
-    text = bytes(text)
+    text = bytes(text).removeprefix(ORDER_MARK)
     if sum(map(text.count, JSON_STRUCTURE)) > MOST_JSON_VALUES:
         raise refuse(f"the JSON has more than {MOST_JSON_VALUES} values")
     try:
         content = orjson.loads(text)
     except ValueError:
-        raise refuse("the body is not JSON") from None
+        raise refuse(GZIPPED if text[:2] == GZIP else "the body is not JSON in UTF-8") from None
     if not isinstance(content, dict):
         raise refuse("the JSON is not an object")
+    lists = LISTS.findall(text)
+    if len(lists) > len(set(lists)):  # of which orjson keeps the last
+        raise refuse("the JSON has two lists of images; send one list")
     return content
 
 
@@ -133,7 +136,7 @@ def read_image(value: object, place: str) -> bytes:
         keys = ", ".join(IMAGE_KEYS)
         raise refuse(f"{place} must be base64 text, or an object with it under one of {keys}")
     try:
-        return base64.b64decode(value.encode().translate(None, WHITE_SPACE), validate=True)
+        return decode_base64(value.encode())
     except ValueError:
         raise refuse(f"{place} is not base64") from None
 
@@ -240,11 +243,13 @@ def speaks_kserve(path: str) -> bool:
     return path.startswith(("/v1/", "/v2/"))
 
 
-def list_pages(name: str, version: str | None, is_foreign: bool) -> dict[str, Reply]:
-    """Returns the replies to GET, by path, while the model is ready."""
+def list_pages(
+    name: str, version: str | None, versions: Sequence[str], is_foreign: bool
+) -> dict[str, Reply]:
+    """Returns the replies to GET, by path, while this version of the model is ready."""
     model = {
         "name": name,
-        "versions": [] if version is None else [version],
+        "versions": versions,
         "platform": "offpath",
         # Only another archive's handler knows its own.
         "inputs": [] if is_foreign else [{"name": "image", **TEXTS}],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from offpath.handler.error_kinds import NO_METHOD, NO_PATH, RETRY_AFTER_S, TOO_LARGE, ErrorKind
@@ -19,6 +19,13 @@ PING = "/ping"
 V1, V2 = "v1", "v2"
 V2_SERVER = {"name": "offpath", "version": "", "extensions": ["binary_tensor_data"]}
 ID_FORM = re.compile("[A-Za-z0-9-]{1,64}")
+# A path's model, and its version if there is one.
+ASKED = re.compile(
+    r"\A/(?:predictions|explanations|v[12]/models)/([^/:]{1,128})"
+    r"(?:(?:/versions)?(/[0-9][^/]{0,63}))?(?:[:/][a-z]+)?\Z"
+)
+# The versions of each model.
+Served = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -84,10 +91,25 @@ class Call:
     protocol: str = ""
 
 
+def list_served(versions: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Returns the versions of each model, each once."""
+    served: dict[str, list[str]] = {}
+    for name, version in dict.fromkeys(versions):
+        served.setdefault(name, []).append(version)
+    return served
+
+
+def describe_missing(asked: str, served: Served) -> ErrorKind:
+    """Returns the error for a model or version that is not served."""
+    names = (f"{name} ({', '.join(found)})" if found else name for name, found in served.items())
+    return NO_PATH._replace(text=f"no model '{asked}'; served: {', '.join(names)}")
+
+
 class ModelPaths:
     """The paths that lead to one version of a model; `version` is None if paths name none."""
 
-    def __init__(self, name: str, version: str | None, max_body_bytes: int) -> None:
+    def __init__(self, name: str, version: str | None, max_body_bytes: int, served: Served) -> None:
+        self._served, self._names = served, (name, f"{name}/{version}")
         self._calls = {
             # As TorchServe answers it for its only model. A front door opens it only when told to.
             "/invocations": Call(),
@@ -117,7 +139,9 @@ class ModelPaths:
         """
         call = self._calls.get(path)
         if call is None:
-            raise Refused(NO_PATH)
+            asked = ASKED.sub(r"\1\2", path)
+            is_known = asked in (path, *self._names)
+            raise Refused(NO_PATH if is_known else describe_missing(asked, self._served))
         if method not in METHODS:
             raise Refused(NO_METHOD)
         if length is not None and int(length) > self.max_body_bytes:

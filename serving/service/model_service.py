@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,6 +41,7 @@ from offpath.serving.service.messages import (
     Refused,
     Reply,
     Request,
+    Served,
     make_event_id,
 )
 
@@ -62,6 +63,7 @@ class ServiceSettings:
         has_door: the front door sends the requests. It chooses their ids, counts its replies, and
             may pass a body by name.
         threads: threads of this process; None for the archive's own setting.
+        served: all models of the server, if it has several.
     """
 
     name: str
@@ -73,6 +75,7 @@ class ServiceSettings:
     most_requests: int
     has_door: bool = False
     threads: int | None = None
+    served: Served = field(default_factory=dict)
 
 
 class Handler(Protocol):
@@ -138,8 +141,10 @@ class ModelService:
     ) -> None:
         self._handler, self._settings = handler, settings
         self._count, self._on_sick = count, on_sick
-        self._paths = ModelPaths(settings.name, settings.version, settings.max_body_bytes)
-        pages = list_pages(settings.name, settings.version, handler.is_foreign)
+        name, version = settings.name, settings.version
+        served = settings.served or {name: [] if version is None else [version]}
+        self._paths = ModelPaths(name, version, settings.max_body_bytes, served)
+        pages = list_pages(name, version, served[name], handler.is_foreign)
         self._pages = {PING: HEALTHY, **pages}
         # As V2 names them.
         self._model = {"model_name": settings.name}

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from offpath.handler.request.body_from_front_door import FORM, MULTIPART
+from offpath.handler.request.forms import FORM, MULTIPART
 from tests.support.costly import (
     bmp_of_runs,
     damaged_jpeg,

@@ -15,7 +15,7 @@ from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ItemError
 from offpath.handler.image.decode import decode_image
 from offpath.handler.input_maker import silence_decoders
-from offpath.handler.request.body_from_front_door import parse_body
+from offpath.handler.request.forms import parse_body
 from offpath.handler.request.npy import NPY_MAGIC, read_npy
 from offpath.handler.request.payload import read_payload
 from tests.fuzz.costly_requests import (

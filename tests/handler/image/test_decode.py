@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import io
 import struct
 import subprocess
@@ -12,11 +13,11 @@ import pytest
 from PIL import Image, ImageOps
 
 from offpath.handler.errors import ImageTooLarge, ItemError, UndecodableImage, UnsupportedFormat
-from offpath.handler.image.decode import DecodeOptions, Pixels, decode_image
+from offpath.handler.image.decode import DecodeOptions, Pixels, decode_image, to_rgb
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.image.transform import transform_image
 from tests.support.costly import make_png, make_tiff
-from tests.support.photographs import encode, find_photograph
+from tests.support.photographs import encode, find_photograph, with_bits
 
 EXACT = DecodeOptions()
 ORIENTATION = 0x0112
@@ -61,6 +62,34 @@ def test_tiny_and_odd_jpegs_are_decoded_in_full(width: int) -> None:
             payload = encode(image, "JPEG", subsampling=subsampling)
             for min_size in (0, 16):
                 assert_equal_pixels(payload, DecodeOptions(min_size))
+
+
+# Every mode that Pillow can store, all of them as TIFF; `files` has those of other formats.
+MODES = ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB"]
+WIDE = {"I": np.int32, "F": np.float32, "I;16": "<u2", "I;16B": ">u2", "I;16L": "<u2"}
+
+
+def make_mode(mode: str) -> Image.Image:
+    image = find_photograph("coffee").rgb.resize((61, 40))
+    if mode in WIDE:
+        # Below and above what Pillow keeps, but not of 16 bits, which have a high byte then.
+        low, high = (0, 255) if "16" in mode else (-50, 900)
+        values = np.linspace(low, high, 61 * 40).astype(WIDE[mode])
+        return Image.frombytes(mode, (61, 40), values.tobytes())
+    if mode == "LAB":
+        return Image.frombytes(mode, image.size, image.tobytes())
+    return image.convert(mode[0]).convert(mode) if mode in ("LA", "PA") else image.convert(mode)
+
+
+@pytest.mark.parametrize("mode", [*MODES, "I", "F", "I;16", "I;16B"])
+def test_every_mode_of_a_file_is_converted_as_pillow_does(mode: str) -> None:
+    assert_equal_pixels(encode(make_mode(mode), "TIFF"))
+
+
+@pytest.mark.parametrize("mode", ["HSV", "RGBa", "I;16L"])
+def test_a_mode_of_no_file_is_converted_as_pillow_does(mode: str) -> None:
+    image = make_mode("RGBA").convert("RGBa") if mode == "RGBa" else make_mode(mode)
+    np.testing.assert_array_equal(np.asarray(to_rgb(image)), np.asarray(image.convert("RGB")))
 
 
 def test_16_bit_grey_keeps_its_high_byte(files: dict[str, bytes]) -> None:
@@ -150,6 +179,18 @@ def test_truncated_file_of_every_format_is_refused(format: str) -> None:
 )
 def test_other_formats_are_unsupported(payload: bytes) -> None:
     with pytest.raises(UnsupportedFormat):
+        decode_image(payload, EXACT)
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        pytest.param(with_bits(encode(Image.new("RGB", (8, 8)), "JPEG"), 12), "12 bits", id="12"),
+        pytest.param(gzip.compress(encode(Image.new("L", (8, 8)), "PNG")), "by gzip", id="gzip"),
+    ],
+)
+def test_what_has_another_cure_is_named(payload: bytes, said: str) -> None:
+    with pytest.raises(UnsupportedFormat, match=said):
         decode_image(payload, EXACT)
 
 

@@ -5,7 +5,7 @@ import mmap
 import pytest
 
 from offpath.handler.errors import BadEnvelope
-from offpath.handler.request.forms import parse_multipart
+from offpath.handler.request.forms import FORM, find_lost_field, parse_body, parse_multipart
 
 TYPE = "multipart/form-data; boundary=xyz"
 
@@ -57,9 +57,65 @@ def test_name_in_a_content_type_is_not_a_field() -> None:
         pytest.param(form((field("data"), b"x")), "multipart/form-data", id="no-name"),
         pytest.param(form((field("data"), b"x"))[:-9], TYPE, id="cut-off"),
         pytest.param(b"--xyz\r\nno end of headers", TYPE, id="no-content"),
-        pytest.param(form(*[(field("data"), b"x")] * 33), TYPE, id="too-many"),
+        pytest.param(form(*[(field(f"f{n}"), b"x") for n in range(33)]), TYPE, id="too-many"),
     ],
 )
 def test_broken_form_is_an_error_of_its_item(body: bytes, content_type: str) -> None:
     with pytest.raises(BadEnvelope):
         parse_multipart(body, content_type)
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        pytest.param(form((field("data"), b"one"), (field("data"), b"two")), TYPE, id="two-files"),
+        pytest.param(
+            form((field("data"), b"x"), (field("target"), b"1"), (field("target"), b"2")),
+            TYPE, id="another-field",
+        ),
+        pytest.param(b"data=YWJj&data=ZGVm", FORM, id="url-form"),
+        pytest.param(b"data=YWJj&target=1&target=2", FORM, id="another-field-of-a-url-form"),
+    ],
+)  # fmt: skip
+def test_a_field_that_comes_twice_is_refused_with_the_cure(body: bytes, content_type: str) -> None:
+    with pytest.raises(BadEnvelope, match="two fields '(data|target)'; send one image per request"):
+        parse_body(body, content_type)
+
+
+def test_a_url_form_has_the_fields_that_torchserve_finds() -> None:
+    got = parse_body(b"data=YWI%2Bj+&target=7&x=", FORM)
+    assert {name: bytes(value) for name, value in got.items()} == {
+        "data": b"YWI+j+",
+        "target": b"7",
+        "x": b"",
+    }
+
+
+IMAGE = bytes(range(256)) * 8
+LOST = 40_000
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "length", "is_lost"),
+    [
+        pytest.param({"data": IMAGE}, TYPE, len(IMAGE) + LOST, True, id="a-file-before"),
+        pytest.param({"data": b"YWJj"}, FORM, LOST, True, id="a-text-before"),
+        pytest.param({"data": IMAGE}, TYPE, len(IMAGE) + 900, False, id="one-file-of-a-long-name"),
+        pytest.param(
+            {"data": IMAGE, "target": b"1"}, TYPE, len(IMAGE) + 300, False, id="two-names"
+        ),
+        pytest.param({"data": b"+/=" * 9999}, FORM, 9 * 9999, False, id="escapes"),
+        pytest.param({"data": {"b64": "YWJj"}}, TYPE, LOST, False, id="decoded-by-torchserve"),
+        pytest.param({"body": IMAGE}, TYPE, LOST, False, id="no-form"),
+        pytest.param({"data": IMAGE}, "image/jpeg", LOST, False, id="another-type"),
+        pytest.param({"data": IMAGE}, TYPE, "1e9", False, id="no-length"),
+    ],
+)
+def test_a_form_of_which_torchserve_dropped_a_field_is_noticed(
+    row: dict[str, object], kind: str, length: object, is_lost: bool
+) -> None:
+    """TorchServe gives a form's parts the same header as dicts."""
+    headers = {"data": {"content-type": ""}, "Content-Type": kind, "content-length": str(length)}
+    error = find_lost_field(row, headers)
+    assert (error is not None) == is_lost
+    assert error is None or "send one image per request" in error.message

@@ -16,6 +16,9 @@ LIMIT = 20 * 2**20
 JPEG = encode(find_photograph("coffee").rgb, "JPEG")
 TEXT = base64.b64encode(JPEG).decode()
 WRAPPED = base64.encodebytes(JPEG)
+URL_SAFE = base64.urlsafe_b64encode(JPEG).decode()
+DATA_URL = f"data:image/jpeg;base64,{TEXT}"
+BOM = "\ufeff"
 
 
 @pytest.mark.parametrize(
@@ -32,10 +35,37 @@ WRAPPED = base64.encodebytes(JPEG)
         pytest.param({"body": json.dumps(TEXT).encode()}, id="json-string"),
         pytest.param({"body": {"data": TEXT}}, id="dict-decoded-by-torchserve"),
         pytest.param({"data": json.dumps({"b64": TEXT}).encode()}, id="json-in-a-field"),
+        pytest.param({"body": URL_SAFE.encode()}, id="url-safe"),
+        pytest.param({"body": {"data": URL_SAFE}}, id="url-safe-in-json"),
+        pytest.param({"body": TEXT.rstrip("=").encode()}, id="unpadded"),
+        pytest.param({"body": {"data": URL_SAFE.rstrip("=")}}, id="unpadded-in-json"),
+        pytest.param({"body": DATA_URL.encode()}, id="data-url"),
+        pytest.param({"data": f" {DATA_URL}\n".encode()}, id="data-url-in-a-field"),
+        pytest.param({"body": json.dumps({"b64": DATA_URL}).encode()}, id="data-url-in-json"),
+        pytest.param(
+            {"body": f"{BOM}{json.dumps({'data': TEXT})}".encode()}, id="json-with-an-order-mark"
+        ),
+        pytest.param({"body": json.dumps({"data": TEXT}).encode("utf-16")}, id="json-in-utf-16"),
+        pytest.param({"body": f"\n {json.dumps(TEXT)}".encode()}, id="json-after-a-blank"),
+        pytest.param({"body": f"{BOM}{TEXT}\n".encode()}, id="base64-with-an-order-mark"),
     ],
 )
 def test_every_envelope_gives_the_same_bytes(row: dict[str, Any]) -> None:
     assert bytes(read_payload(row, LIMIT)) == JPEG
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        pytest.param(b'{"data": "YQ==", "data": "Yg=="}', "two fields 'data'", id="key-twice"),
+        pytest.param(b'{"data": "YQ==", "b64": "Yg=="}', "one image per request", id="two-keys"),
+        pytest.param(b'["YQ==", "Yg=="]', "one image per request", id="list"),
+        pytest.param(b'{"data": "data:image/png,%89PNG"}', "not base64", id="url-of-percent-signs"),
+    ],
+)
+def test_json_that_would_be_half_answered_is_refused(body: bytes, said: str) -> None:
+    with pytest.raises(BadEnvelope, match=said):
+        read_payload({"body": body}, LIMIT)
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])

@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 from offpath.handler.errors import BadEnvelope
-from offpath.handler.request.body_from_front_door import FORM, parse_body
+from offpath.handler.request.forms import FORM, parse_body
 
 BODY_BYTES = 8 * 2**20
 

@@ -168,14 +168,18 @@ def image_input(images: list[bytes], binary: bool = True) -> InferInput:
     return given
 
 
-def test_tritons_client_reads_the_metadata(triton: InferenceServerClient) -> None:
+def test_tritons_client_reads_the_metadata(
+    url: str, direct: str, triton: InferenceServerClient
+) -> None:
     assert triton.is_server_live() and triton.is_server_ready()
     assert triton.is_model_ready("plain") and triton.is_model_ready("plain", "1.0")
     assert not triton.is_model_ready("other") and not triton.is_model_ready("plain", "3.0")
     metadata = triton.get_server_metadata()
     assert metadata == {"name": "offpath", "version": "", "extensions": ["binary_tensor_data"]}
-    metadata = triton.get_model_metadata("plain", "1.0")
-    assert (metadata["name"], metadata["versions"]) == ("plain", ["1.0"])
+    versions = ["1.0"] if url == direct else ["1.0", "2.0"]
+    for version in ("", "1.0"):
+        metadata = triton.get_model_metadata("plain", version)
+        assert (metadata["name"], metadata["versions"]) == ("plain", versions)
 
 
 @pytest.mark.parametrize("is_binary", [True, False])
@@ -304,6 +308,28 @@ def test_wrong_requests_get_a_reason(url: str, path: str, body: bytes, status: i
     assert reply.status_code == status, reply.text
     assert reply.json()["code"] == status and reply.json()["message"]
     assert httpx.post(url + V1, json={"instances": TEXTS[:1]}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "asked"),
+    [
+        pytest.param("POST", "/predictions/plian", "plian", id="model"),
+        pytest.param("POST", "/predictions/plain/3.0", "plain/3.0", id="version"),
+        pytest.param("POST", "/explanations/plian", "plian", id="explanation"),
+        pytest.param("POST", "/v1/models/plian:predict", "plian", id="v1"),
+        pytest.param("GET", "/v1/models/plian", "plian", id="v1-get"),
+        pytest.param("POST", "/v2/models/plain/versions/3.0/infer", "plain/3.0", id="v2-version"),
+        pytest.param("GET", "/v2/models/plian", "plian", id="v2-get"),
+        pytest.param("GET", "/v2/models/plain/versions/3.0/ready", "plain/3.0", id="v2-ready"),
+    ],
+)
+def test_who_asks_for_another_model_hears_which_are_served(
+    url: str, direct: str, method: str, path: str, asked: str
+) -> None:
+    served = "plain (1.0)" if url == direct else "plain (1.0, 2.0), split (1.0, 2.0)"
+    reply = httpx.request(method, url + path)
+    assert (reply.status_code, reply.json()["type"]) == (404, "NotFound")
+    assert reply.json()["message"] == f"no model {asked!r}; served: {served}"
 
 
 MILLION = 1_000_000

@@ -13,12 +13,21 @@ from typing import NamedTuple
 
 import httpx
 import pytest
+from PIL import Image
 
 from offpath.deploy.exportable import Exportable
 from offpath.errors import ExpectedError, WrongOption
+from offpath.handler.image import SUFFIXES
+from offpath.handler.image.formats import FORMATS
 from offpath.handler.prediction_log.log_settings import S3Options
 from offpath.handler.serving_settings import ServingSettings
-from offpath.serving.offline.manifest import MANIFEST, count_results, find_manifest, list_images
+from offpath.serving.offline.manifest import (
+    MANIFEST,
+    count_results,
+    find_manifest,
+    list_images,
+    read_list,
+)
 from offpath.serving.offline.part_runner import make_row
 from offpath.serving.storage import Storage, read_s3_options, split_name
 from offpath.serving.torchserve.server import TorchServe
@@ -113,17 +122,33 @@ def test_names_that_hold_no_image_cost_their_own_row(first: Run) -> None:
     assert 200 in [rows[name]["status"] for name in first.bodies]
 
 
-def test_images_are_chosen_by_their_suffix(tmp_path: Path) -> None:
+def test_images_are_chosen_by_their_suffix(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "in").mkdir()
-    for name in ("b.JPG", "in/a.png", "notes.txt", "no-suffix"):
+    for name in ("b.JPG", "c.jfif", "in/a.png", "notes.txt", "notes2.txt", "no-suffix"):
         (tmp_path / name).write_bytes(jpeg())
     place = str(tmp_path)
-    assert list_images(FILES, place) == [f"{place}/b.JPG", f"{place}/in/a.png"]
+    names = [f"{place}/{name}" for name in ("b.JPG", "c.jfif", "in/a.png")]
+    assert list_images(FILES, place) == names
+    assert "3 files are no images, by their suffixes: .txt, none" in caplog.text
     (tmp_path / "in").chmod(0)
-    (tmp_path / "b.JPG").unlink()
-    (tmp_path / "in" / "a.png").unlink()
+    for name in names:
+        Path(name).unlink()
     with pytest.raises(WrongOption, match="pass a text file with the names"):
         list_images(FILES, place)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_a_list_with_a_byte_order_mark_has_the_same_images(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "list.txt").write_text("/a/ä.jpg\r\n/b.jpg\n", encoding)
+    assert read_list(tmp_path / "list.txt") == ["/a/ä.jpg", "/b.jpg"]
+
+
+def test_every_suffix_that_pillow_has_for_our_formats_is_an_images() -> None:
+    Image.init()
+    kinds = {*FORMATS, "MPO"}
+    assert SUFFIXES == {end for end, kind in Image.registered_extensions().items() if kind in kinds}
 
 
 @pytest.mark.parametrize("below, names", [("", "axd"), ("d", "x"), ("day=1/", "x"), ("day=2/", "")])

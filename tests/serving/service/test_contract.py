@@ -7,6 +7,7 @@ TorchServe and Granian run for real. Ray's and Triton's classes run in a stand-i
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import os
 import shutil
@@ -52,7 +53,7 @@ from tests.support.eventually import MOST_S, eventually
 from tests.support.front import front, log_variables
 from tests.support.guarantees import guarantee
 from tests.support.obedient_model import BATCH, BREAK, FOR_EVER, HANG, Flag, build_obedient
-from tests.support.photographs import PHOTOGRAPHS, encode
+from tests.support.photographs import PHOTOGRAPHS, encode, with_bits
 
 pytestmark = pytest.mark.server
 ROOT = Path(__file__).parents[3]
@@ -223,6 +224,8 @@ def test_a_request_gets_the_same_reply_from_every_server(
         return
     if status != 200:
         check_error(reply, adapter[0])
+    if path.endswith("other") and adapter[0] != "torchserve":
+        assert reply.json()["message"].startswith("no model 'other'; served: near-free")
     if path.endswith("other") or method == "GET":
         return
     theirs = httpx.request(method, f"{server.inference_url}{path}", content=body, timeout=MOST_S)
@@ -238,6 +241,35 @@ def test_an_image_of_the_largest_size_may_come_as_base64(adapter, send) -> None:
     reply = send("POST", "/predictions/near-free", json={"data": text})
     # The handler has seen it, and zeros are no image.
     assert reply.json()["type"] == "UnsupportedFormat"
+
+
+@pytest.mark.parametrize("in_url_form", [False, True], ids=["multipart", "url-form"])
+def test_a_form_with_two_images_is_refused_with_the_cure(adapter, send, in_url_form: bool) -> None:
+    """TorchServe gives a handler the last of them alone."""
+    other = encode(PHOTOGRAPHS[1].rgb.resize((64, 48)), "JPEG")
+    form: dict[str, Any] = {"files": [("data", ("a.jpg", one)) for one in (JPEG, other)]}
+    if in_url_form:
+        form = {"data": {"data": [base64.b64encode(one).decode() for one in (JPEG, other)]}}
+    reply = send("POST", "/predictions/near-free", **form)
+    assert is_status(reply, adapter, 400), reply.text
+    assert reply.json()["type"] == "BadEnvelope"
+    assert "send one image per request" in reply.json()["message"]
+    alone = {"files": {"data": ("a" * 250, JPEG)}, "data": {"target": "1"}}
+    assert send("POST", "/predictions/near-free", **alone).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        pytest.param(gzip.compress(JPEG), "compressed by gzip; send it as it is", id="gzip"),
+        pytest.param(with_bits(JPEG, 12), "12 bits", id="12-bit-jpeg"),
+    ],
+)
+def test_a_near_miss_names_its_cause(adapter, send, body: bytes, said: str) -> None:
+    headers = {"Content-Encoding": "gzip"} if body[:2] == b"\x1f\x8b" else {}
+    reply = send("POST", "/predictions/near-free", content=body, headers=headers)
+    assert is_status(reply, adapter, 415), reply.text
+    assert said in reply.json()["message"]
 
 
 def test_bodies_that_no_image_needs_are_refused(adapter, send) -> None:

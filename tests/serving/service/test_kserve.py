@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import codecs
+import gzip
 import json
 import os
 import resource
@@ -74,6 +76,9 @@ def by_length(*elements: bytes) -> bytes:
         pytest.param({"data": {"b64": TEXTS[0]}}, id="data-b64"),
         pytest.param({"target": 3, "data": TEXTS[0]}, id="other-keys"),
         pytest.param({"data": f"{TEXTS[0][:5]}\r\n{TEXTS[0][5:]}\n"}, id="line-ends"),
+        pytest.param(f"data:image/jpeg;base64,{TEXTS[0]}", id="data-url"),
+        pytest.param(base64.urlsafe_b64encode(IMAGES[0]).decode().rstrip("="), id="url-safe"),
+        pytest.param({"b64": TEXTS[0].rstrip("="), "x": '"inputs":'}, id="unpadded"),
     ],
 )
 def test_v1_takes_images_as_clients_write_them(instance: object) -> None:
@@ -83,7 +88,7 @@ def test_v1_takes_images_as_clients_write_them(instance: object) -> None:
 
 def test_v2_takes_base64_and_every_input() -> None:
     inputs = [tensor([[TEXTS[0]], [TEXTS[1]]], (2, 1)), tensor([TEXTS[0]], [-1])]
-    body = orjson.dumps({"inputs": inputs})
+    body = codecs.BOM_UTF8 + orjson.dumps({"inputs": inputs})
     assert read_v2(body, {}, MOST).payloads == [*IMAGES, IMAGES[0]]
 
 
@@ -110,6 +115,14 @@ def v2(**fields: object) -> bytes:
         pytest.param(read_v1, b'{"instances": ' + DEEP + b"}", {}, "not JSON", id="deep"),
         pytest.param(read_v1, b'{"instances": {"a": 1}}', {}, "a list of images", id="no-list"),
         pytest.param(read_v1, b'{"instances": []}', {}, "no images", id="none"),
+        pytest.param(read_v1, gzip.compress(b"{}"), {}, "compressed by gzip", id="gzip"),
+        pytest.param(
+            read_v1, b'{"instances": ["YQ"], "instances": ["Yg"]}', {}, "two lists", id="key-twice"
+        ),
+        pytest.param(
+            read_v2, b'{"inputs": [{"data": ["YQ"]}], "inputs" :[]}', {}, "two lists",
+            id="v2-key-twice",
+        ),
         pytest.param(
             read_v1, b'{"instances": ["","","","",""]}', {}, "more than 4 images", id="too-many"
         ),
@@ -207,6 +220,7 @@ COSTLY: dict[str, Callable[[], bytes]] = {
     "wide-escape": lambda: TEXT_OF_V1 % (rb"\ud83d\ude00" + b"A" * SIZE),
     "digits": lambda: b'{"instances": [%b]}' % (b"1" * SIZE),
     "key": lambda: b'{"instances": [{"%b": 1}]}' % (b"k" * SIZE),
+    "quotes": lambda: TEXT_OF_V1 % (rb"\":" * (SIZE // 3)),
     "v2-id": lambda: b'{"id": "%b", "inputs": []}' % (b"i" * SIZE),
 }
 

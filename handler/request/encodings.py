@@ -1,0 +1,21 @@
+"""Decodes text that holds an image; the service uses this too, before an archive is loaded."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+WHITE_SPACE = b" \t\n\r\v\f"
+# What editors and PowerShell put before text.
+ORDER_MARK = b"\xef\xbb\xbf"
+DATA_URL = re.compile(rb"\s*data:[^,]{0,200};base64,", re.IGNORECASE)
+# From the URL-safe alphabet to the usual one (RFC 4648, section 5).
+USUAL = bytes.maketrans(b"-_", b"+/")
+
+
+def decode_base64(text: bytes) -> bytes:
+    """Decodes either alphabet, padded or not, also in a data URL; ValueError for other text."""
+    text = text.removeprefix(ORDER_MARK)
+    url = DATA_URL.match(text)
+    text = text[url.end() if url else 0 :].translate(USUAL, WHITE_SPACE)
+    return base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
