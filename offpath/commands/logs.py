@@ -175,32 +175,23 @@ def status(spool: Path, as_json: bool) -> None:
 
 @command.command("read")
 @_store_options
-@click.option(
-    "--once",
-    is_flag=True,
-    help="Keep one record per request if `offpath front` sent some to two hosts "
-    "(docs/front-door.md).",
-)
 @_json_option
-def read(once: bool, as_json: bool, **where: Any) -> None:
+def read(as_json: bool, **where: Any) -> None:
     """Print the prediction log's records under URI.
 
     URI is s3://bucket/prefix or file:///folder. Prints a table, or JSON Lines with --json. With
     --since, only the days that can have such records are read.
     """
-    from offpath.serving.log_tools.reading import keep_one_attempt
-
     damage: list[str] = []
     with counting_bar("reading objects") as progress:
         records = _records(progress, damage, **where)
-        chosen = keep_one_attempt(records) if once else records
         if as_json:
-            for record in chosen:
+            for record in records:
                 click.echo(json.dumps(record, separators=(",", ":")))
             _check_damage(damage)
             return
         # User ids come from clients and labels from models: they must not act as markup.
-        rows = [[printable(cell) for cell in _row(record)] for record in chosen]
+        rows = [[printable(cell) for cell in _row(record)] for record in records]
     Console(markup=False).print(_records_table(rows))
     _check_damage(damage)
 

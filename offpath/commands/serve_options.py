@@ -1,9 +1,9 @@
-"""Options that `offpath serve` and `offpath front` share, and the checks between them."""
+"""Options of `offpath serve`, and the checks between them."""
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import click
 from offpath.commands.shared_options import Command
 from offpath.errors import MissingPackage, WrongOption
 from offpath.serving.front.bodies import LEAST_BODIES, free_bytes, is_tmpfs
-from offpath.serving.front.door_settings import DoorSettings, read_tokens
+from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.splits import parse_split
 
@@ -71,8 +71,62 @@ METRICS_PORT = click.option(
     show_default=True,
     help="Port of /metrics; 0 takes a free one.",
 )
+# Name of a limit -> its default, and what it limits. The names are attributes of DoorSettings.
+LIMITS = {
+    "queue": (DEFAULTS.queue, "requests that may wait in TorchServe (503)"),
+    "client-connections": (
+        DEFAULTS.client_connections,
+        "requests that one client address has in flight (429)",
+    ),
+    "client-rate": (
+        DEFAULTS.client_rate,
+        "requests per second of one client address, 0 for any number (429)",
+    ),
+    "client-timeout-s": (
+        DEFAULTS.client_timeout_s,
+        "seconds without a byte of a request that has begun",
+    ),
+    "front-bodies": (
+        DEFAULTS.front_bodies,
+        "bodies of the largest size for which --front-memory must have room (503 later)",
+    ),
+}
+
+
+def read_limit(text: str) -> tuple[str, int]:
+    """Reads `client-rate=100` as the attribute `client_rate` and 100.
+
+    Raises:
+        BadParameter: it is not a limit and a whole number; only the rate may be 0.
+    """
+    name, _, number = text.partition("=")
+    least = 0 if name == "client-rate" else 1
+    if name not in LIMITS:
+        raise click.BadParameter(f"{text!r}: expected NAME=NUMBER; names: {', '.join(LIMITS)}")
+    if not (number.isascii() and number.isdigit() and int(number) >= least):
+        raise click.BadParameter(f"{text!r}: expected a whole number from {least}")
+    return name.replace("-", "_"), int(number)
+
+
+def split_option(name: str, text: str) -> Callable[[Command], Command]:
+    return click.option(
+        f"--{name}",
+        multiple=True,
+        metavar="MODEL=VERSION:SHARE%",
+        callback=lambda _, __, texts: tuple(map(parse_split, texts)),
+        help=f"{text} Can be repeated.",
+    )
+
+
 # Their names are attributes of DoorSettings.
-DOOR_OPTIONS = [
+FRONT_OPTIONS = [
+    click.option(
+        "--front/--no-front",
+        default=None,
+        help="Put nginx in front of the server: bodies never pass through Java "
+        "(docs/front-door.md). The options below need --front [default: with --server granian, if "
+        "nginx is installed and /dev/shm has room].",
+    ),
     click.option(
         "--metrics-host",
         default=DEFAULTS.metrics_host,
@@ -96,13 +150,6 @@ DOOR_OPTIONS = [
         is_flag=True,
         help="Start the request's id with the client's x-request-id, if that is a UUID.",
     ),
-    click.option(
-        "--front-keys",
-        type=FILE,
-        callback=lambda _, __, path: tuple(read_tokens(path)) if path else (),
-        help="File with a secret per line, as for --tokens, the same for `offpath front` and its "
-        "hosts. `offpath logs read --once` then recognises two attempts at one request.",
-    ),
     click.option("--explanations", is_flag=True, help="Open /explanations too."),
     click.option(
         "--front-memory",
@@ -112,77 +159,6 @@ DOOR_OPTIONS = [
         show_default=True,
         help="Folder on a tmpfs for the request bodies.",
     ),
-]
-# Name of a limit -> its default, and what it limits. The names are attributes of DoorSettings.
-LIMITS = {
-    "queue": (DEFAULTS.queue, "requests that may wait in TorchServe (503)"),
-    "client-connections": (
-        DEFAULTS.client_connections,
-        "requests that one client address has in flight (429)",
-    ),
-    "client-rate": (
-        DEFAULTS.client_rate,
-        "requests per second of one client address, 0 for any number (429)",
-    ),
-    "client-timeout-s": (
-        DEFAULTS.client_timeout_s,
-        "seconds without a byte of a request that has begun",
-    ),
-    "front-bodies": (
-        DEFAULTS.front_bodies,
-        "bodies of the largest size for which --front-memory must have room (503 later)",
-    ),
-}
-
-
-def limit_option(limits: Mapping[str, tuple[int, str]]) -> Callable[[Command], Command]:
-    """Returns `--limit NAME=NUMBER`; the command gets a dict from attributes to numbers."""
-    texts = (f"{name}={default}: {text}" for name, (default, text) in limits.items())
-    return click.option(
-        "--limit",
-        "limits",
-        multiple=True,
-        metavar="NAME=NUMBER",
-        callback=lambda _, __, given: dict(read_limit(one, limits) for one in given),
-        help="Change a limit; can be repeated. The defaults, and what is answered beyond them: "
-        f"{'; '.join(texts)}.",
-    )
-
-
-def read_limit(text: str, limits: Iterable[str]) -> tuple[str, int]:
-    """Reads `client-rate=100` as the attribute `client_rate` and 100.
-
-    Raises:
-        BadParameter: it is not a limit and a whole number; only the rate may be 0.
-    """
-    name, _, number = text.partition("=")
-    least = 0 if name == "client-rate" else 1
-    if name not in limits:
-        raise click.BadParameter(f"{text!r}: expected NAME=NUMBER; names: {', '.join(limits)}")
-    if not (number.isascii() and number.isdigit() and int(number) >= least):
-        raise click.BadParameter(f"{text!r}: expected a whole number from {least}")
-    return name.replace("-", "_"), int(number)
-
-
-def split_option(name: str, text: str) -> Callable[[Command], Command]:
-    return click.option(
-        f"--{name}",
-        multiple=True,
-        metavar="MODEL=VERSION:SHARE%",
-        callback=lambda _, __, texts: tuple(map(parse_split, texts)),
-        help=f"{text} Can be repeated.",
-    )
-
-
-FRONT_OPTIONS = [
-    click.option(
-        "--front/--no-front",
-        default=None,
-        help="Put nginx in front of the server: bodies never pass through Java "
-        "(docs/front-door.md). The options below need --front [default: with --server granian, if "
-        "nginx is installed and /dev/shm has room].",
-    ),
-    *DOOR_OPTIONS,
     click.option(
         "--also-port",
         type=click.IntRange(1, 65535),
@@ -194,7 +170,16 @@ FRONT_OPTIONS = [
         is_flag=True,
         help="Open /invocations, SageMaker's path to the only model (docs/sagemaker.md).",
     ),
-    limit_option(LIMITS),
+    click.option(
+        "--limit",
+        "limits",
+        multiple=True,
+        metavar="NAME=NUMBER",
+        callback=lambda _, __, given: dict(map(read_limit, given)),
+        help="Change a limit; can be repeated. The defaults, and what is answered beyond them: "
+        + "; ".join(f"{name}={default}: {text}" for name, (default, text) in LIMITS.items())
+        + ".",
+    ),
     split_option(
         "canary",
         "Let another version of a model answer a share of its requests, such as defects=2.0:5% "

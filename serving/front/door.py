@@ -38,7 +38,7 @@ COUNT_S = 1.0
 
 
 class Door:
-    """nginx in front of one server, or of several hosts.
+    """nginx in front of one server.
 
     Args:
         settings: how to start the door, with ports that are not 0.

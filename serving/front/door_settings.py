@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from offpath.errors import WrongOption
@@ -39,7 +39,6 @@ class DoorSettings:
         client_rate: requests per second of one client; 0 sets no limit.
         client_timeout_s: seconds that a client may send nothing in the middle of a request.
         client_ids: a client's x-request-id that is a UUID becomes the start of the request's id.
-        front_keys: secrets by which a host recognises `offpath front`, which sends the first one.
         explanations: opens /explanations too.
         also_port: further ports of predictions.
         invocations: /invocations, SageMaker's path, leads to the only model.
@@ -67,7 +66,6 @@ class DoorSettings:
     client_rate: int = 0
     client_timeout_s: int = 10
     client_ids: bool = False
-    front_keys: tuple[str, ...] = field(default=(), repr=False)
     explanations: bool = False
     also_port: tuple[int, ...] = ()
     invocations: bool = False

@@ -56,11 +56,7 @@ MOST_BODIES = 65535
 # What the door says itself, by status.
 ERRORS = {kind.status: kind for kind in OF_DOOR}
 STARTING = "the server is starting"
-ALL_BUSY = "all hosts are busy or do not answer; try again later"
-ALL_UNWELL = "no host is ready; try again later"
 NO_MEMORY = "no memory is left for the body; try again later"
-# With two hosts dead a third one answers, and a request that kills hosts kills no more than these.
-MOST_TRIES = 3
 # nginx puts requests on a connection to TorchServe for this many seconds, and then keeps the
 # connection for as many seconds more.
 KEEPALIVE_S = 2
@@ -116,7 +112,6 @@ def _render(place: DoorPlace, settings: DoorSettings, behind: Behind) -> str:
         header_timeout_s=min(HEADER_TIMEOUT_S, settings.client_timeout_s),
         keepalive_s=KEEPALIVE_S,
         copy_timeout_s=COPY_TIMEOUT_S,
-        tries=min(MOST_TRIES, max(2, len(behind.hosts))),
         upstreams=_plan_upstreams(place.run, settings, behind),
         client_connections=settings.client_connections + COPIES * len(settings.shadow),
         names=wire_names,
@@ -146,23 +141,13 @@ def _list_models(behind: Behind) -> str:
 
 
 def _plan_upstreams(run: Path, settings: DoorSettings, behind: Behind) -> dict[str, list[str]]:
-    """Returns the `server` lines of each upstream: a server, a model's workers, hosts, a shadow."""
+    """Returns the `server` lines of each upstream: a server, a model's workers, a shadow."""
 
     def link(slot: int) -> str:
         return f"unix:{run}/{behind.name_link(name_socket(slot))}"
 
     upstreams = {}
-    if behind.hosts:
-        # `backup`: the host's /ping has failed, so it is asked only when no other host can be.
-        # nginx needs one server that is no backup: if all are unwell, none is marked.
-        spare = behind.unwell if behind.unwell < set(behind.hosts) else frozenset()
-        # nginx leaves no host alone after failures: a model that is dead on every host would then
-        # cost the other models their requests.
-        limits = f"max_fails=0 max_conns={behind.queue}"
-        upstreams["torchserve"] = [
-            f"{host} {limits}{' backup' if host in spare else ''}" for host in behind.hosts
-        ]
-    elif not behind.routes:
+    if not behind.routes:
         # A link that a reload points at another TorchServe. No more requests than its queue holds:
         # the door refuses the rest, because TorchServe's own refusal has a misleading text.
         upstreams["torchserve"] = [f"unix:{run}/inference.sock max_conns={behind.queue}"]
@@ -206,8 +191,7 @@ def count_bodies(
     that wait for their copy come on top, except with large bodies, which are not copied.
     """
     copies = COPIES * len(settings.shadow)
-    queue = behind.queue * max(1, len(behind.hosts))
-    share = min(1.0, settings.client_connections / queue)
+    share = min(1.0, settings.client_connections / behind.queue)
     counts = {}
     for size, largest in SIZES.items():
         bytes_each = min(largest or behind.max_body_bytes, behind.max_body_bytes)
@@ -228,14 +212,11 @@ def _format_error_replies(behind: Behind) -> dict[str, Any]:
     if behind.routes:
         # Only a worker has ended, and others can answer.
         error_replies[502] = _format_reply(MODEL_GONE, MODEL_GONE.text)
-    busy, starting = unavailable.text, STARTING
-    if behind.hosts:
-        busy = starting = ALL_UNWELL if behind.unwell >= set(behind.hosts) else ALL_BUSY
     return {
         "error_replies": error_replies,
         "no_memory": _format_reply(unavailable, NO_MEMORY),
-        "busy": _format_reply(unavailable, busy),
-        "starting": _format_reply(unavailable, starting),
+        "busy": _format_reply(unavailable, unavailable.text),
+        "starting": _format_reply(unavailable, STARTING),
         "passing": {kind.status: RETRY_AFTER_S for kind in OF_DOOR if kind.is_passing},
     }
 

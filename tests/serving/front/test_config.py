@@ -62,9 +62,7 @@ def all_options(folder: Path) -> DoorSettings:
     [
         pytest.param(False, BEHIND, id="defaults"),
         pytest.param(True, replace(BEHIND, only_model="defects"), id="all-options"),
-        pytest.param(
-            True, replace(BEHIND, hosts=("127.0.0.1:1", "127.0.0.1:2"), hand_over=False), id="hosts"
-        ),
+        pytest.param(True, replace(BEHIND, hand_over=False), id="bodies-as-bytes"),
     ],
 )
 def test_nginx_accepts_the_configuration_and_names_an_error_in_it(

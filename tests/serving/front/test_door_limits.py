@@ -9,21 +9,15 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
 from offpath.serving.front import nginx_config
-from offpath.serving.front.behind import Behind
 from offpath.serving.front.door import Door
-from offpath.serving.front.door_settings import DoorSettings
-from offpath.serving.front.nginx import find_nginx
-from offpath.serving.process.ports import resolve_ports
-from tests.support.answering_server import answering_server
 from tests.support.eventually import eventually
+from tests.support.front import door_before_answers
 
 FIREWALL = Path(__file__).parents[3] / "deploy" / "firewall" / "offpath.nft"
 LARGEST = 32 << 20
@@ -36,27 +30,10 @@ SMALL = "Content-Length: 5"
 BEGINNING = b"1\r\n.\r"
 
 
-@contextmanager
-def running_door(folder: Path, clients: int, rate: int = 0) -> Iterator[Door]:
-    with answering_server() as host:
-        behind = Behind(False, LARGEST, 20, 50, (host.url.removeprefix("http://"),))
-        port, metrics = resolve_ports("127.0.0.1", [0, 0])
-        front = DoorSettings(
-            port=port, metrics_port=metrics, client_connections=clients, client_rate=rate
-        )
-        door = Door(front, behind, find_nginx(), folder)
-        door.place = replace(door.place, room_bytes=ROOM)
-        try:
-            door.start()
-            yield door
-        finally:
-            door.stop()
-
-
 @pytest.fixture
 def door(tmp_path: Path) -> Iterator[Door]:
     # A door of its own, because nginx counts closed uploads until it notices their end.
-    with running_door(tmp_path, 25) as running:
+    with door_before_answers(tmp_path, ROOM, client_connections=25) as (running, _):
         yield running
 
 
@@ -109,7 +86,7 @@ def test_one_client_takes_half_of_the_memory_and_all_take_no_more_than_there_is(
 
 
 def test_too_many_requests_per_second_are_refused(tmp_path: Path) -> None:
-    with running_door(tmp_path, 25, rate=1) as door:
+    with door_before_answers(tmp_path, client_rate=1) as (door, _):
         url = f"http://127.0.0.1:{door.settings.port}/predictions/m"
         begin_s = time.monotonic()
         answers = [httpx.post(url, content=b"abc", trust_env=False) for _ in range(60)]
@@ -152,7 +129,7 @@ def test_addresses_of_one_ipv6_network_are_one_client(
     text = nginx_config.TEMPLATE.read_text()
     template.write_text(text.replace("limit_conn_zone ", real, 1))
     monkeypatch.setattr(nginx_config, "TEMPLATE", template)
-    with running_door(tmp_path / "logs", 1) as door:
+    with door_before_answers(tmp_path / "logs", client_connections=1) as (door, _):
         # 0a is a line end, which a dot does not match by default.
         for one, same, other in (
             ("2001:db8:0:1::1", "2001:db8:0:1:ffff::2", "2001:db8:0:2::1"),
