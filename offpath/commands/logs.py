@@ -184,14 +184,14 @@ def read(as_json: bool, **where: Any) -> None:
     """
     damage: list[str] = []
     with counting_bar("reading objects") as progress:
-        records = _records(progress, damage, **where)
+        chosen = _records(progress, damage, **where)
         if as_json:
-            for record in records:
+            for record in chosen:
                 click.echo(json.dumps(record, separators=(",", ":")))
             _check_damage(damage)
             return
         # User ids come from clients and labels from models: they must not act as markup.
-        rows = [[printable(cell) for cell in _row(record)] for record in records]
+        rows = [[printable(cell) for cell in _row(record)] for record in chosen]
     Console(markup=False).print(_records_table(rows))
     _check_damage(damage)
 
