@@ -410,13 +410,6 @@ MUTATIONS = (
         ("tests/serving/fork/test_fork_server.py", "-k", "killed_fork_server"),
     ),
     Mutation(
-        "dead-server-stays-dead",
-        "serving/front/one_host.py",
-        'Another one is starting")\n        self.rotation.begin()',
-        'Another one is starting")',
-        (DOOR, "-k", "kill_counted_server"),
-    ),
-    Mutation(
         "dead-nginx-stays-dead",
         "serving/front/door.py",
         "died = not nginx.is_running()",
