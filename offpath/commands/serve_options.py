@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from offpath.serving.front.bodies import LEAST_BODIES, free_bytes, is_tmpfs
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.splits import parse_split
+from offpath.serving.process.ports import is_loopback
 
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -136,7 +136,8 @@ FRONT_OPTIONS = [
     click.option(
         "--tls-cert",
         type=FILE,
-        help="Certificate chain, PEM. Turns on HTTPS with HTTP/2; needs --tls-key.",
+        help="Certificate chain, PEM. Turns on HTTPS, with HTTP/2 if nginx is known to be patched; "
+        "needs --tls-key.",
     ),
     click.option("--tls-key", type=FILE, help="Key of the certificate, PEM."),
     click.option(
@@ -158,6 +159,13 @@ FRONT_OPTIONS = [
         default=DEFAULTS.memory,
         show_default=True,
         help="Folder on a tmpfs for the request bodies.",
+    ),
+    click.option(
+        "--allow-host",
+        multiple=True,
+        metavar="NAME",
+        help="A name under which clients may reach a door on loopback, besides loopback's own; web "
+        "pages of other names get 403. Can be repeated.",
     ),
     click.option(
         "--also-port",
@@ -257,13 +265,7 @@ def check_host(
             "address, a host name, or --front"
         )
     has_tokens = door is not None and door.tokens is not None
-    if has_tokens or behind_proxy or host == "localhost":
-        return
-    try:
-        is_loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_loopback = False
-    if not is_loopback:
+    if not (has_tokens or behind_proxy or is_loopback(host)):
         options = "--front --tokens FILE" if door is None else "--tokens FILE"
         raise WrongOption(
             f"--host {host} can be reached from other machines; add {options}, or --behind-proxy "

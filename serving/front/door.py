@@ -53,7 +53,7 @@ class Door:
     def __init__(
         self, settings: DoorSettings, behind: Behind, binary: NginxBinary, log_dir: Path | None
     ) -> None:
-        self.settings, self.behind, self._binary = settings, behind, binary
+        self.settings, self.behind, self.binary = settings, behind, binary
         self._bodies_lock: int | None
         bodies, self._bodies_lock = make_folder(
             behind.max_body_bytes, settings.memory, settings.front_bodies
@@ -127,7 +127,7 @@ class Door:
         self._write()
         run, log = self.place.run, self.place.log / ERROR_LOG
         folders = (run, self.place.bodies)
-        self._nginx = Nginx(self._binary, run / "nginx.conf", log, folders)
+        self._nginx = Nginx(self.binary, run / "nginx.conf", log, folders)
         self._nginx.check()
         self._nginx.start()
         self._wait_until_open()
@@ -216,7 +216,8 @@ class Door:
         self._files_seen = self._read_stamps()
         file = self.settings.tokens
         tokens = () if file is None else read_tokens(file)
-        write_config(self.place, self.settings, self.behind, tokens)
+        has_http2 = self.binary.is_patched
+        write_config(self.place, self.settings, self.behind, tokens, has_http2)
 
     def _put_into_force(self, settings: DoorSettings, behind: Behind) -> None:
         before = self.settings, self.behind

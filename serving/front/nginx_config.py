@@ -21,6 +21,7 @@ from offpath.handler.process.host_limits import count_cores
 from offpath.serving.front.behind import MODEL_NAME, Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.openapi import OPENAPI, render_openapi
+from offpath.serving.process.ports import is_loopback
 from offpath.serving.server.served_model import name_socket
 from offpath.serving.server.server_settings import CONF_DIR
 from offpath.serving.service.messages import V2_SERVER
@@ -56,6 +57,7 @@ MOST_BODIES = 65535
 # What the door says itself, by status.
 ERRORS = {kind.status: kind for kind in OF_DOOR}
 STARTING = "the server is starting"
+WRONG_HOST = "this server only answers to names of loopback; name others with --allow-host"
 NO_MEMORY = "no memory is left for the body; try again later"
 # nginx puts requests on a connection to TorchServe for this many seconds, and then keeps the
 # connection for as many seconds more.
@@ -67,11 +69,15 @@ COPY_TIMEOUT_S = 1
 
 
 def write_config(
-    place: DoorPlace, settings: DoorSettings, behind: Behind, tokens: Sequence[str] = ()
+    place: DoorPlace,
+    settings: DoorSettings,
+    behind: Behind,
+    tokens: Sequence[str] = (),
+    has_http2: bool = False,
 ) -> Path:
     """Writes nginx.conf and the files it includes, mode 0600 because they hold secrets."""
     path = place.run / CONF
-    text = _render(place, settings, behind)
+    text = _render(place, settings, behind, has_http2)
     new_tokens = _write_new(place.run / TOKENS_MAP, _format_tokens(tokens))
     _write_new(path, text).replace(path)
     new_tokens.replace(place.run / TOKENS_MAP)
@@ -95,10 +101,11 @@ def _format_tokens(tokens: Sequence[str]) -> str:
     return "".join(f'"~^[Bb]earer {re.escape(token)}$" 1;\n' for token in tokens)
 
 
-def _render(place: DoorPlace, settings: DoorSettings, behind: Behind) -> str:
+def _render(place: DoorPlace, settings: DoorSettings, behind: Behind, has_http2: bool) -> str:
     files = min(2 * CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     return _compile(TEMPLATE).render(
         settings=settings,
+        has_http2=has_http2,
         behind=behind,
         place=place,
         run=_check_plain(place.run),
@@ -131,6 +138,7 @@ def _compile(path: Path) -> Template:
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
     environment.filters.update(literal=re.escape, quoted=_quote, variable=_name_variable)
+    environment.tests.update(loopback=is_loopback)
     return environment.from_string(path.read_text(encoding="utf-8"))
 
 
@@ -214,6 +222,7 @@ def _format_error_replies(behind: Behind) -> dict[str, Any]:
         error_replies[502] = _format_reply(MODEL_GONE, MODEL_GONE.text)
     return {
         "error_replies": error_replies,
+        "wrong_host": _format_reply(ERRORS[403], WRONG_HOST),
         "no_memory": _format_reply(unavailable, NO_MEMORY),
         "busy": _format_reply(unavailable, unavailable.text),
         "starting": _format_reply(unavailable, STARTING),

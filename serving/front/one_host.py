@@ -124,6 +124,8 @@ class OneHostSession:
         with self._shown("only SIGHUP reloads"):
             self._reloads.open(self.door.place.run)
         self._greet(starting)
+        if gap := self.door.binary.describe_gap():
+            self._view.show_problem(gap)
         urls = {
             "inference": self.door.url,
             "management": f"unix:{self.door.place.run}/management.sock",

@@ -66,7 +66,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DoorSetting
     )
     place = DoorPlace(folder, folder / "bodies", 1 << 30, folder, "0123456789abcdef")
     place.bodies.mkdir()
-    config = write_config(place, settings, Behind(True, 32 << 20, 120, 1000))
+    config = write_config(place, settings, Behind(True, 32 << 20, 120, 1000), has_http2=True)
     nginx = Nginx(find_nginx(), config, folder / "front.log", ())
     nginx.start()
     try:
