@@ -50,9 +50,15 @@ def make_folder(
         )
     # Renamed after it is locked, so that no other door finds it without a lock.
     new = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=parent))
-    lock = os.open(new, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    lock = lock_folder(new)
     return new.rename(parent / new.name[1:]), lock
+
+
+def lock_folder(folder: Path) -> int:
+    """Locks a folder until the returned descriptor is closed, also against systemd-tmpfiles."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
 
 
 def remove_dead_folders(parent: Path) -> None:
@@ -101,7 +107,10 @@ def remove_orphans(folder: Path, owners: Iterable[int]) -> list[str]:
     """
     # The folder is listed first, so that a file made later is never compared with an older list
     # of open files.
-    names = set(os.listdir(folder))
+    try:
+        names = set(os.listdir(folder))
+    except FileNotFoundError:  # the door makes it again
+        return []
     for owner in owners:
         names -= _open_in(folder, owner)
     removed = []

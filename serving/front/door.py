@@ -14,7 +14,7 @@ import httpx
 
 from offpath.errors import ExpectedError
 from offpath.serving.front.behind import Behind, point_links
-from offpath.serving.front.bodies import free_bytes, make_folder, remove_orphans
+from offpath.serving.front.bodies import free_bytes, lock_folder, make_folder, remove_orphans
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings, read_tokens
 from offpath.serving.front.nginx import Nginx, NginxBinary
 from offpath.serving.front.nginx_config import (
@@ -179,6 +179,7 @@ class Door:
             # Workers that outlive their master hold the listener.
             nginx.stop()
             self.start()
+        self._restore_bodies()
         workers = set(self.nginx.worker_pids())
         is_due = time.monotonic() - self._orphans_at > ORPHANS_S
         if died or self._workers - workers or is_due:
@@ -189,6 +190,15 @@ class Door:
             self._count_replies()
         self._rotate_logs()
         return died
+
+    def _restore_bodies(self) -> None:
+        """Makes the folder of the bodies again if somebody has removed it."""
+        if self._bodies_lock is None or self.place.bodies.is_dir():
+            return
+        with contextlib.suppress(OSError):  # /ping says 503, and the next look tries again
+            self.place.bodies.mkdir(mode=0o700)
+            os.close(self._bodies_lock)
+            self._bodies_lock = lock_folder(self.place.bodies)
 
     def drain(self) -> bool:
         """Accepts no new requests and answers those in flight; False if the time was up first."""

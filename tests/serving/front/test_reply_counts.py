@@ -113,6 +113,7 @@ LONG_S = 1.01 * FAILING_S
             ["500 x d/2.0"] * FAILURES + ["200  d/3.0", "200  "], LONG_S, True, id="others"
         ),
         pytest.param(["415 x d/2.0"] * FAILURES, LONG_S, False, id="clients-fault"),
+        pytest.param(["503 ServiceUnavailable d/2.0"] * FAILURES, LONG_S, False, id="full-queue"),
         pytest.param(["504  d/2.0"] * FAILURES, LONG_S, False, id="clients-deadline"),
         pytest.param(["504 GatewayTimeout d/2.0"] * FAILURES, LONG_S, True, id="hangs"),
     ],
