@@ -30,9 +30,9 @@ LINE = re.compile(
 )
 # Statuses of copies to a shadow: answered, left out, given up.
 COPIES = ("200", "502", "504")
-# Statuses that a canary has a number of from the beginning.
 # The door's own word for a full queue or memory: the canary was not asked.
 FULL = (str(BUSY.status), BUSY.type)
+# Statuses that a canary has a number of from the beginning.
 OF_CANARIES = ("200", "500", "503")
 # A canary only fails if it has failed at least so often, over so many seconds, without a 200.
 FAILURES = 10
