@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from offpath.errors import WrongOption
 from offpath.serving.check.files import ARCHIVE_OPTIONS
 from offpath.serving.front.one_host import serve_behind_door
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
+from offpath.serving.process.tmp_folders import tmp_dir
 from offpath.serving.server.model_settings import list_wanted
 from offpath.serving.server.model_store import find_models
 from offpath.serving.server.server_settings import (
@@ -155,11 +155,11 @@ def command(
         if kind == "granian":
             check_granian(asked)
         wanted = models or list_wanted(load_config(config) if config else {})
-        store, entries = find_models(model_store, wanted, Path(links))
+        store, entries = find_models(model_store, wanted, links)
         return make_settings(store, entries, verbose=verbose, **asked)
 
     try:
-        with tempfile.TemporaryDirectory(prefix="offpath-store-") as links, stopping_on_signals():
+        with tmp_dir() as links, stopping_on_signals():
             if door is None:
                 serve(find_settings(), view, drain_s, sample=sample, once=once)
             else:

@@ -14,7 +14,7 @@ import httpx
 
 from offpath.errors import ExpectedError
 from offpath.serving.front.behind import Behind, point_links
-from offpath.serving.front.bodies import free_bytes, lock_folder, make_folder, remove_orphans
+from offpath.serving.front.bodies import free_bytes, make_folder, remove_orphans
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings, read_tokens
 from offpath.serving.front.nginx import Nginx, NginxBinary
 from offpath.serving.front.nginx_config import (
@@ -25,7 +25,7 @@ from offpath.serving.front.nginx_config import (
     write_models,
 )
 from offpath.serving.front.reply_counts import ReplyCounts
-from offpath.serving.process.tmp_folders import make_short_tmp_dir
+from offpath.serving.process.tmp_folders import lock_folder, make_short_tmp_dir, remove_folder
 from offpath.serving.server.server import Server
 
 READY_FILE = "ready"
@@ -211,7 +211,7 @@ class Door:
             self._nginx.stop()
         self.replies.close()
         shutil.rmtree(self.place.bodies, ignore_errors=True)
-        shutil.rmtree(self.place.run, ignore_errors=True)
+        remove_folder(self.place.run)
         if self._bodies_lock is not None:
             os.close(self._bodies_lock)
             self._bodies_lock = None

@@ -174,15 +174,16 @@ def _read_request(body: bytes) -> dict[str, Any]:
     Raises:
         ExpectedError: the request is neither, such as that of another version's command.
     """
+    request: Any = None
     with contextlib.suppress(ValueError, RecursionError):
-        match json.loads(body):
-            case {"server": None | str(), **rest} as request if not rest:
-                return request
-            case {**request} if request.keys() <= CHANGES and all(
-                isinstance(value, list) and all(isinstance(one, str) for one in value)
-                for value in request.values()
-            ):
-                return request
+        request = json.loads(body)
+    if isinstance(request, dict):
+        if request.keys() == {"server"} and isinstance(request["server"], (str, type(None))):
+            return request
+        texts = [text for value in request.values() if isinstance(value, list) for text in value]
+        are_lists = all(isinstance(value, list) for value in request.values())
+        if request.keys() <= CHANGES and are_lists and all(isinstance(one, str) for one in texts):
+            return request
     raise ExpectedError(
         f"the door cannot read the request {body[:80]!r}; use the command of the version of "
         "offpath that serves"

@@ -13,6 +13,7 @@ from offpath.errors import ExpectedError
 from offpath.serving.front import bodies
 from offpath.serving.front.behind import count_connections
 from offpath.serving.front.bodies import SHM, is_tmpfs, make_folder, remove_orphans
+from offpath.serving.process.tmp_folders import remove_dead_folders
 from tests.support.front import door_before_answers
 from tests.support.guarantees import guarantee
 
@@ -66,7 +67,7 @@ def test_a_removed_folder_of_bodies_is_made_again(tmp_path: Path) -> None:
         assert ask() == (200, 200)
         assert door.place.bodies.stat().st_mode & 0o777 == 0o700
         # No other door takes it for that of a killed one.
-        bodies.remove_dead_folders(SHM)
+        remove_dead_folders(bodies.PREFIX, SHM)
         assert ask() == (200, 200)
 
 
@@ -106,7 +107,7 @@ def test_a_start_first_removes_the_bodies_of_killed_doors_and_of_no_other(
         strange.unlink()
         running.kill()
         running.wait()
-        bodies.remove_dead_folders(SHM)
+        remove_dead_folders(bodies.PREFIX, SHM)
     assert not alive.exists()
 
 
