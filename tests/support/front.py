@@ -398,7 +398,9 @@ def send_hostile_user_ids(url: str, body: bytes) -> None:
     parts = urlsplit(url)
     for user_id in HOSTILE_USER_IDS:
         with socket.create_connection((parts.hostname, parts.port)) as client:
-            head = f"POST {parts.path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+            head = (
+                f"POST {parts.path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+            )
             client.sendall(head.encode() + b"X-User-Id: " + user_id + b"\r\n\r\n" + body)
             assert client.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
 

@@ -46,7 +46,7 @@ class Upload:
     def __init__(self, door: Door, source: str, *lines: str) -> None:
         address = ("127.0.0.1", door.settings.port)
         self.socket = socket.create_connection(address, 10, (source, 0))
-        head = ["POST /predictions/m HTTP/1.1", "Host: x", *lines, "", ""]
+        head = ["POST /predictions/m HTTP/1.1", "Host: localhost", *lines, "", ""]
         self.socket.sendall("\r\n".join(head).encode() + BEGINNING)
 
     def is_waiting(self) -> bool:

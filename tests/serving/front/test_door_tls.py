@@ -83,7 +83,7 @@ def ask(door: FrontProcess, files: Path, lines: bytes) -> bytes:
         socket.create_connection((host, int(port))) as plain,
         trusting(files / "door.pem").wrap_socket(plain, server_hostname=host) as client,
     ):
-        head = b"POST /predictions/echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n"
+        head = b"POST /predictions/echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n"
         client.sendall(head + lines + b"\r\n\r\nx")
         return client.recv(100).split()[1]
 
