@@ -14,7 +14,7 @@ from offpath.serving.front.bodies import LEAST_BODIES, free_bytes, is_tmpfs
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.splits import parse_split
-from offpath.serving.process.ports import is_loopback
+from offpath.serving.process import ports
 
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -265,7 +265,10 @@ def check_host(
             "address, a host name, or --front"
         )
     has_tokens = door is not None and door.tokens is not None
-    if not (has_tokens or behind_proxy or is_loopback(host)):
+    if has_tokens or behind_proxy:
+        return
+    is_loopback = ports.is_loopback(host)
+    if not is_loopback:
         options = "--front --tokens FILE" if door is None else "--tokens FILE"
         raise WrongOption(
             f"--host {host} can be reached from other machines; add {options}, or --behind-proxy "
