@@ -161,6 +161,14 @@ FRONT_OPTIONS = [
         help="Folder on a tmpfs for the request bodies.",
     ),
     click.option(
+        "--unready-s",
+        type=click.IntRange(0),
+        default=DEFAULTS.unready_s,
+        show_default=True,
+        help="Seconds at the end in which /ping says 503 and requests are still accepted, for "
+        "balancers that ask /ping.",
+    ),
+    click.option(
         "--allow-host",
         multiple=True,
         metavar="NAME",

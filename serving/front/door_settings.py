@@ -36,6 +36,7 @@ class DoorSettings:
         tokens: file with one bearer token per line; each prediction then needs one of them.
         drain_s: seconds that requests in flight may take when the door closes or its server is
             replaced.
+        unready_s: seconds before that in which /ping says 503 and all requests are answered.
         client_connections: requests that one client may have in flight; more get 429.
         client_rate: requests per second of one client; 0 sets no limit.
         client_timeout_s: seconds that a client may send nothing in the middle of a request.
@@ -64,6 +65,7 @@ class DoorSettings:
     tls_key: Path | None = None
     tokens: Path | None = None
     drain_s: int = 30
+    unready_s: int = 0
     client_connections: int = 512
     client_rate: int = 0
     client_timeout_s: int = 10

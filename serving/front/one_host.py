@@ -165,6 +165,9 @@ class OneHostSession:
         """Closes the door, answers the requests in flight, and ends all processes."""
         try:
             with self._view.waiting("answering requests in flight ..."):
+                if self.rotation.is_let_in():
+                    self.door.set_ready(False)
+                    time.sleep(self.door.settings.unready_s)
                 if not self.door.drain():
                     self._view.show_problem(
                         "some requests were not answered within --drain-s "

@@ -172,6 +172,10 @@ class Rotation:
             self._retired.append(Retired(old, since, self._drain_s, old_nginx))
         return starting
 
+    def is_let_in(self) -> bool:
+        """Tells whether any server has got requests."""
+        return self._current is not None
+
     def has_turned(self) -> bool:
         """Tells whether every new request reaches the current server."""
         return not any(retired.may_get_requests() for retired in self._retired)

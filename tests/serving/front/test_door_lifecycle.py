@@ -159,7 +159,12 @@ def test_sigterm_answers_what_was_accepted_and_the_log_has_it_once(door: FrontPr
     send_hostile_user_ids(f"{door.url}{PATH}", jpeg())
     with door.load(PATH, BODIES) as seen:
         answer_some(seen)
-        assert door.terminate() == 0
+        door.process.terminate()
+        # A balancer learns of the end while all requests are still answered (--unready-s).
+        eventually(lambda: httpx.get(f"{door.url}/ping", trust_env=False).status_code == 503)
+        assert not seen.refused
+        answer_some(seen)
+        assert not seen.refused and door.process.wait(60) == 0
     seen.check_end()
     assert not door.bodies.exists() and not door.run.exists()
     check_no_reload(door)
