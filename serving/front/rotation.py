@@ -141,7 +141,7 @@ class Rotation:
         """Starts the next server, unless one is starting already.
 
         Args:
-            in_force: settings of a server that is to start again; by default they are made anew.
+            in_force: settings of a server that is to start again; by default they are made again.
         """
         if self.starting is None:
             self._count += 1
