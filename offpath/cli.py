@@ -38,7 +38,6 @@ COMMANDS = {
     "cost": "offpath.commands.cost",
     "demo": "offpath.commands.demo",
     "export": "offpath.commands.export",
-    "front": "offpath.commands.front",
     "logs": "offpath.commands.logs",
     "predict": "offpath.commands.predict",
     "profile": "offpath.commands.profile",

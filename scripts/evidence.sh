@@ -5,7 +5,7 @@
 #   scripts/evidence.sh             all steps, about two hours; a result that is there is not measured again
 #   scripts/evidence.sh --step N    one step:
 #                                     1 speed   2 number of clients and models   3 kills, reloads and ends
-#                                     4 faults, hosts and drills   5 attacks and cost
+#                                     4 faults and drills          5 attacks and cost
 #                                     6 long load, log and batch
 #   scripts/evidence.sh --dry-run   print what would be run, and for how long
 #   scripts/evidence.sh --try       everything, as short as possible
@@ -85,7 +85,6 @@ for server in torchserve granian; do
     trial 3 "reloads-$server.txt" $long/test_front.py -k "$server and reloads"
   trial 3 "ends-$server.txt" $long/test_front.py -k "$server and not (kills or reloads)"
   trial 4 "faults-$server.txt" $long/test_faults.py -k "$server"
-  OFFPATH_HOST_ROUNDS=${OFFPATH_HOST_ROUNDS:-4} trial 4 "hosts-$server.txt" $long/test_hosts.py -k "$server"
   trial 4 "drills-$server.txt" $long/test_drills.py -k "$server"
   trial 5 "attacks-$server.txt" $long/test_attacks.py -k "$server"
   OFFPATH_SOAK_MINUTES=${OFFPATH_SOAK_MINUTES:-5} trial 6 "soak-$server.txt" $long/test_soak.py -k "$server"

@@ -130,7 +130,7 @@ class ServerProcess:
 
 
 def find_doors() -> list[RunningDoor]:
-    """Returns the front doors that this user can reach; `offpath front` takes no requests."""
+    """Returns the front doors that this user can reach."""
     doors: dict[tuple[Path, int], RunningDoor] = {}
     for process in psutil.process_iter():
         # A process may have ended, and another user's folder cannot be read.

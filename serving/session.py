@@ -95,6 +95,8 @@ def serve(
 
 
 def make_server(settings: ServerSettings) -> Server:
+    if settings.server not in SERVERS:
+        raise ExpectedError(f"server {settings.server!r} is none of {', '.join(SERVERS)}")
     return SERVERS[settings.server](settings)
 
 

@@ -49,7 +49,6 @@ class Mutation:
 LOG = "tests/handler/prediction_log"
 GRANIAN = "tests/serving/granian/test_granian.py"
 DOOR = "tests/serving/front/test_door_lifecycle.py"
-HOSTS = "tests/serving/front/test_hosts.py"
 MUTATIONS = (
     Mutation(
         "skipped-append",
@@ -177,13 +176,6 @@ MUTATIONS = (
         "return isinstance(key, str) and hmac.compare_digest(key.encode(), self._key)",
         "return isinstance(key, str)",
         ("tests/handler/request/test_body_from_front_door.py", "-k", "without_the_key"),
-    ),
-    Mutation(
-        "client-marks-attempts",
-        "serving/conf/nginx.conf",
-        """"~^({{ settings.front_keys | map('literal') | join('|') }}) (?<asked_id>""",
-        '"~ (?<asked_id>',
-        ("tests/serving/front/test_door_tls.py", "-k", "door_with_a_key"),
     ),
     Mutation(
         "deadlines-suspend-a-canary",
@@ -418,13 +410,6 @@ MUTATIONS = (
         ("tests/serving/fork/test_fork_server.py", "-k", "killed_fork_server"),
     ),
     Mutation(
-        "dead-server-stays-dead",
-        "serving/front/one_host.py",
-        'Another one is starting")\n        self.rotation.begin()',
-        'Another one is starting")',
-        (DOOR, "-k", "kill_counted_server"),
-    ),
-    Mutation(
         "dead-nginx-stays-dead",
         "serving/front/door.py",
         "died = not nginx.is_running()",
@@ -453,13 +438,6 @@ MUTATIONS = (
         ("tests/handler/process/test_sick_worker.py", "-k", "ten_batches"),
     ),
     Mutation(
-        "dead-model-costs-its-neighbour",
-        "serving/front/nginx_config.py",
-        'limits = f"max_fails=0 max_conns={behind.queue}"',
-        'limits = f"max_fails=1 max_conns={behind.queue}"',
-        (HOSTS, "-k", "dead_on_every_host"),
-    ),
-    Mutation(
         "ping-hides-dead-workers",
         "serving/front/one_host.py",
         "self.door.set_ready(versions.items() <= ready and not self._is_sick())",
@@ -479,20 +457,6 @@ MUTATIONS = (
         "return count >= FAILURES and last - first >= FAILING_S",
         "return False",
         ("tests/serving/front/test_reply_counts.py", "-k", "canary"),
-    ),
-    Mutation(
-        "dead-host-costs-its-requests",
-        "serving/conf/nginx.conf",
-        "proxy_next_upstream error timeout http_502 http_503 non_idempotent;",
-        "proxy_next_upstream timeout non_idempotent;",
-        (HOSTS, "-k", "did_not_answer"),
-    ),
-    Mutation(
-        "silent-host-costs-its-requests",
-        "serving/conf/nginx.conf",
-        "proxy_next_upstream error timeout http_502 http_503 non_idempotent;",
-        "proxy_next_upstream error http_502 http_503 non_idempotent;",
-        (HOSTS, "-k", "silent_host"),
     ),
     Mutation(
         "bad-payloads-stay-in-memory",

@@ -82,17 +82,20 @@ class DoorBodies:
 
     def __init__(self, folder: str, key: str) -> None:
         self._folder, self._key = folder.rstrip("/"), key.encode()
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._uid = os.getuid()
         try:
-            self._directory = os.open(self._folder, flags)
+            self._directory = self._open_folder()
         except OSError as error:
             raise ConfigError(f"{FOLDER_VARIABLE}={folder}: {error}") from error
-        status = os.fstat(self._directory)
-        self._uid = os.getuid()
+
+    def _open_folder(self) -> int:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        directory = os.open(self._folder, flags)
+        status = os.fstat(directory)
         if status.st_uid != self._uid or stat.S_IMODE(status.st_mode) != 0o700:
-            raise ConfigError(
-                f"{FOLDER_VARIABLE}={folder}: the folder must belong to this user, with mode 0700"
-            )
+            os.close(directory)
+            raise OSError("the folder must belong to this user, with mode 0700")
+        return directory
 
     @classmethod
     def from_environment(cls) -> DoorBodies | None:
@@ -128,6 +131,8 @@ class DoorBodies:
         if folder != self._folder or FILE_NAME.fullmatch(name) is None:
             raise BodyUnreadable("the body's name is not a name of the front door")
         try:
+            if os.fstat(self._directory).st_nlink == 0:  # removed, and the door makes it again
+                self._directory = self._open_folder()
             file = os.open(name, OPEN_FLAGS, dir_fd=self._directory)
         except FileNotFoundError as error:
             raise BodyGone("the client left before its image was read") from error

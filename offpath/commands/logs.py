@@ -177,12 +177,6 @@ def status(spool: Path, as_json: bool) -> None:
 
 @command.command("read")
 @_store_options
-@click.option(
-    "--once",
-    is_flag=True,
-    help="Keep one record per request if `offpath front` sent some to two hosts "
-    "(docs/front-door.md).",
-)
 @click.option("--id", "event_id", help="Only the record of this request id (x-request-id).")
 @click.option(
     "--parquet",
@@ -191,29 +185,21 @@ def status(spool: Path, as_json: bool) -> None:
     "'torchserve-offpath[report]'.",
 )
 @_json_option
-def read(
-    once: bool, event_id: str | None, parquet: Path | None, as_json: bool, **where: Any
-) -> None:
+def read(event_id: str | None, parquet: Path | None, as_json: bool, **where: Any) -> None:
     """Print the prediction log's records under URI, in order of time.
 
     URI is s3://bucket/prefix or file:///folder. Prints a table, or JSON Lines with --json. With
     --since, only the days that can have such records are read.
     """
-    from offpath.serving.log_tools.reading import in_order_of_time, keep_one_attempt
+    from offpath.serving.log_tools.reading import in_order_of_time
 
     check_output(parquet, "duckdb", "report")
     damage: list[str] = []
     count = 0
     with counting_bar("reading objects") as progress:
-        records = _records(progress, damage, **where)
-        chosen = keep_one_attempt(records) if once else records
+        chosen = _records(progress, damage, **where)
         if event_id is not None:
-            # The text after a ~ names an attempt at the request.
-            chosen = (
-                it
-                for it in chosen
-                if event_id in (it["event_id"], it["event_id"].partition("~")[0])
-            )
+            chosen = (it for it in chosen if it["event_id"] == event_id)
         if parquet is not None:
             from offpath.serving.log_tools.log_report import write_parquet
 

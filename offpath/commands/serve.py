@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from offpath.serving.check.spelling import (
 )
 from offpath.serving.front.one_host import serve_behind_door
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
+from offpath.serving.process.tmp_folders import tmp_dir
 from offpath.serving.server.model_settings import list_wanted
 from offpath.serving.server.model_store import find_models
 from offpath.serving.server.server_settings import (
@@ -164,7 +164,7 @@ def command(
         if kind == "granian":
             check_granian(asked)
         loaded = load_config(config) if config else {}
-        store, entries = find_models(model_store, models or list_wanted(loaded), Path(links))
+        store, entries = find_models(model_store, models or list_wanted(loaded), links)
         for problem in find_unread(config, loaded, store, entries):
             if not server_options["lenient"]:
                 raise WrongOption(f"{problem}; --lenient starts all the same")
@@ -172,7 +172,7 @@ def command(
         return make_settings(store, entries, verbose=verbose, **asked)
 
     try:
-        with tempfile.TemporaryDirectory(prefix="offpath-store-") as links, stopping_on_signals():
+        with tmp_dir() as links, stopping_on_signals():
             if door is None:
                 serve(find_settings(), view, drain_s, sample=sample, once=once)
             else:

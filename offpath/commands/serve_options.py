@@ -1,9 +1,8 @@
-"""Options that `offpath serve` and `offpath front` share, and the checks between them."""
+"""Options of `offpath serve`, and the checks between them."""
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,10 @@ import click
 from offpath.commands.shared_options import Command
 from offpath.errors import MissingPackage, WrongOption
 from offpath.serving.front.bodies import LEAST_BODIES, free_bytes, is_tmpfs
-from offpath.serving.front.door_settings import DoorSettings, read_tokens
+from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.splits import parse_split
+from offpath.serving.process import ports
 
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -71,48 +71,6 @@ METRICS_PORT = click.option(
     show_default=True,
     help="Port of /metrics; 0 takes a free one.",
 )
-# Their names are attributes of DoorSettings.
-DOOR_OPTIONS = [
-    click.option(
-        "--metrics-host",
-        default=DEFAULTS.metrics_host,
-        show_default=True,
-        help="Address of /metrics, which needs no token.",
-    ),
-    click.option(
-        "--tls-cert",
-        type=FILE,
-        help="Certificate chain, PEM. Turns on HTTPS with HTTP/2; needs --tls-key.",
-    ),
-    click.option("--tls-key", type=FILE, help="Key of the certificate, PEM."),
-    click.option(
-        "--tokens",
-        type=FILE,
-        help="File with one bearer token per line; each prediction then needs one. The file is "
-        "read again when it changes.",
-    ),
-    click.option(
-        "--client-ids",
-        is_flag=True,
-        help="Start the request's id with the client's x-request-id, if that is a UUID.",
-    ),
-    click.option(
-        "--front-keys",
-        type=FILE,
-        callback=lambda _, __, path: tuple(read_tokens(path)) if path else (),
-        help="File with a secret per line, as for --tokens, the same for `offpath front` and its "
-        "hosts. `offpath logs read --once` then recognises two attempts at one request.",
-    ),
-    click.option("--explanations", is_flag=True, help="Open /explanations too."),
-    click.option(
-        "--front-memory",
-        "memory",
-        type=FOLDER,
-        default=DEFAULTS.memory,
-        show_default=True,
-        help="Folder on a tmpfs for the request bodies.",
-    ),
-]
 # Name of a limit -> its default, and what it limits. The names are attributes of DoorSettings.
 LIMITS = {
     "queue": (DEFAULTS.queue, "requests that may wait in the server (503)"),
@@ -135,21 +93,7 @@ LIMITS = {
 }
 
 
-def limit_option(limits: Mapping[str, tuple[int, str]]) -> Callable[[Command], Command]:
-    """Returns `--limit NAME=NUMBER`; the command gets a dict from attributes to numbers."""
-    texts = (f"{name}={default}: {text}" for name, (default, text) in limits.items())
-    return click.option(
-        "--limit",
-        "limits",
-        multiple=True,
-        metavar="NAME=NUMBER",
-        callback=lambda _, __, given: dict(read_limit(one, limits) for one in given),
-        help="Change a limit; can be repeated. The defaults, and what is answered beyond them: "
-        f"{'; '.join(texts)}.",
-    )
-
-
-def read_limit(text: str, limits: Iterable[str]) -> tuple[str, int]:
+def read_limit(text: str) -> tuple[str, int]:
     """Reads `client-rate=100` as the attribute `client_rate` and 100.
 
     Raises:
@@ -157,8 +101,8 @@ def read_limit(text: str, limits: Iterable[str]) -> tuple[str, int]:
     """
     name, _, number = text.partition("=")
     least = 0 if name == "client-rate" else 1
-    if name not in limits:
-        raise click.BadParameter(f"{text!r}: expected NAME=NUMBER; names: {', '.join(limits)}")
+    if name not in LIMITS:
+        raise click.BadParameter(f"{text!r}: expected NAME=NUMBER; names: {', '.join(LIMITS)}")
     if not (number.isascii() and number.isdigit() and int(number) >= least):
         raise click.BadParameter(f"{text!r}: expected a whole number from {least}")
     return name.replace("-", "_"), int(number)
@@ -174,6 +118,7 @@ def split_option(name: str, text: str) -> Callable[[Command], Command]:
     )
 
 
+# Their names are attributes of DoorSettings.
 FRONT_OPTIONS = [
     click.option(
         "--front/--no-front",
@@ -182,7 +127,54 @@ FRONT_OPTIONS = [
         "(docs/front-door.md). The options below need --front [default: with --server granian, if "
         "nginx is installed and /dev/shm has room].",
     ),
-    *DOOR_OPTIONS,
+    click.option(
+        "--metrics-host",
+        default=DEFAULTS.metrics_host,
+        show_default=True,
+        help="Address of /metrics, which needs no token.",
+    ),
+    click.option(
+        "--tls-cert",
+        type=FILE,
+        help="Certificate chain, PEM. Turns on HTTPS, with HTTP/2 if nginx is known to be patched; "
+        "needs --tls-key.",
+    ),
+    click.option("--tls-key", type=FILE, help="Key of the certificate, PEM."),
+    click.option(
+        "--tokens",
+        type=FILE,
+        help="File with one bearer token per line; each prediction then needs one. The file is "
+        "read again when it changes.",
+    ),
+    click.option(
+        "--client-ids",
+        is_flag=True,
+        help="Start the request's id with the client's x-request-id, if that is a UUID.",
+    ),
+    click.option("--explanations", is_flag=True, help="Open /explanations too."),
+    click.option(
+        "--front-memory",
+        "memory",
+        type=FOLDER,
+        default=DEFAULTS.memory,
+        show_default=True,
+        help="Folder on a tmpfs for the request bodies.",
+    ),
+    click.option(
+        "--unready-s",
+        type=click.IntRange(0),
+        default=DEFAULTS.unready_s,
+        show_default=True,
+        help="Seconds at the end in which /ping says 503 and requests are still accepted, for "
+        "balancers that ask /ping.",
+    ),
+    click.option(
+        "--allow-host",
+        multiple=True,
+        metavar="NAME",
+        help="A name under which clients may reach a door on loopback, besides loopback's own; web "
+        "pages of other names get 403. Can be repeated.",
+    ),
     click.option(
         "--also-port",
         type=click.IntRange(1, 65535),
@@ -194,7 +186,16 @@ FRONT_OPTIONS = [
         is_flag=True,
         help="Open /invocations, SageMaker's path to the only model (docs/sagemaker.md).",
     ),
-    limit_option(LIMITS),
+    click.option(
+        "--limit",
+        "limits",
+        multiple=True,
+        metavar="NAME=NUMBER",
+        callback=lambda _, __, given: dict(map(read_limit, given)),
+        help="Change a limit; can be repeated. The defaults, and what is answered beyond them: "
+        + "; ".join(f"{name}={default}: {text}" for name, (default, text) in LIMITS.items())
+        + ".",
+    ),
     split_option(
         "canary",
         "Let another version of a model answer a share of its requests, such as defects=2.0:5% "
@@ -272,12 +273,9 @@ def check_host(
             "address, a host name, or --front"
         )
     has_tokens = door is not None and door.tokens is not None
-    if has_tokens or behind_proxy or host == "localhost":
+    if has_tokens or behind_proxy:
         return
-    try:
-        is_loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_loopback = False
+    is_loopback = ports.is_loopback(host)
     if not is_loopback:
         options = "--front --tokens FILE" if door is None else "--tokens FILE"
         raise WrongOption(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import platform
 import re
@@ -12,9 +13,10 @@ from pathlib import Path
 
 import psutil
 
-from offpath.errors import ExpectedError
+from offpath.errors import ExpectedError, MissingPackage
 from offpath.handler.process.host_limits import count_cores, count_visible_cores, read_cpu_limit
 from offpath.serving.finding import Finding, grade, ok, wrong
+from offpath.serving.front.nginx import find_nginx
 from offpath.serving.torchserve.launch import find_java, find_ts_home
 
 AREA = "host"
@@ -60,6 +62,10 @@ def check_host() -> Iterator[Finding]:
         yield wrong(AREA, "torchserve", "not installed", SERVE_CURE)
     packages = [f"{name} {text}" for name, text in read_versions(PACKAGES).items()]
     yield ok(AREA, "packages", ", ".join(packages))
+    with contextlib.suppress(MissingPackage):
+        nginx = find_nginx()
+        cure = "install nginx from nginx.org, and name it by OFFPATH_NGINX if it is not on PATH"
+        yield grade(AREA, "nginx", nginx.version_text, nginx.describe_gap(), cure)
     yield from _check_processor()
     yield from _check_devices()
     yield from _check_engines_and_files()

@@ -61,5 +61,5 @@ def _read_request(connection: socket.socket, head: bytes) -> ForkRequest:
         body = file.read(*LENGTH.unpack(head))
     try:
         return ForkRequest(**json.loads(body))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ConnectionError(f"not a launcher's request: {error}") from error

@@ -29,6 +29,8 @@ from offpath.serving.process.descriptors import awaiting_descriptors  # noqa: E4
 
 BACKLOG = 128
 RETRY_S = 0.2
+# A launcher sends its request as soon as it has connected.
+RECEIVE_TIMEOUT_S = 5.0
 
 
 class ForkServer:
@@ -71,6 +73,7 @@ class ForkServer:
             print(f"cannot accept a launcher: {error!r}", flush=True)
             time.sleep(RETRY_S)
             return None
+        launcher.settimeout(RECEIVE_TIMEOUT_S)
         try:
             request, streams = receive_request(launcher)
         except OSError as error:

@@ -26,7 +26,6 @@ from offpath.serving.session import make_server
 # A request may wait for one batch before its own, or for a worker that restarts.
 WAITING_BATCHES = 2
 UNIX_SOCKETS = Path("/proc/net/unix")
-HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([1-9][0-9]{0,4})")
 # Model names that nginx.conf accepts.
 MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 # include/uapi/linux/net.h: SS_CONNECTED.
@@ -40,12 +39,8 @@ class Behind:
     Attributes:
         hand_over: every archive's handler accepts the name of a body's file instead of the body.
         max_body_bytes: the server's limit.
-        answer_timeout_s: seconds that an answer may take; with several hosts, the time after
-            which another host is asked.
-        queue: requests that the server, or each of the hosts, may hold.
-        hosts: HOST:PORT of servers on other machines; empty for this host's server, which is
-            reached over sockets.
-        unwell: hosts that are asked only when no other host can be.
+        answer_timeout_s: seconds that an answer may take.
+        queue: requests that the server may hold.
         only_model: the model that /invocations leads to; None closes /invocations.
         routes: the models, where each has sockets of its own (`Server.plan_routes`).
         generation: number of times that `routes` has changed. Each time, the links to workers get
@@ -56,18 +51,9 @@ class Behind:
     max_body_bytes: int
     answer_timeout_s: int
     queue: int
-    hosts: tuple[str, ...] = ()
-    unwell: frozenset[str] = frozenset()
     only_model: str | None = None
     routes: tuple[ServedModel, ...] = ()
     generation: int = 0
-
-    def __post_init__(self) -> None:
-        for host in self.hosts:
-            if HOST.fullmatch(host) is None:
-                raise ExpectedError(f"--upstream {host!r} is not HOST:PORT, such as 10.0.0.11:8080")
-        if len(set(self.hosts)) < len(self.hosts):
-            raise ExpectedError("--upstream names a host twice; name each host once")
 
     def name_link(self, socket: str) -> str:
         return f"{self.generation}-{socket}" if socket.startswith(WORKER) else socket

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import shutil
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from offpath.errors import ExpectedError
+from offpath.serving.process.tmp_folders import make_locked_folder, remove_dead_folders
 
 SHM = Path("/dev/shm")
 MOUNTS = Path("/proc/self/mountinfo")
@@ -39,7 +36,7 @@ def make_folder(
             f"{parent} is not on a tmpfs, so bodies would be written to a disk; mount a tmpfs and "
             "name it with --front-memory"
         )
-    remove_dead_folders(parent)
+    remove_dead_folders(PREFIX, parent)
     free = free_bytes(parent)
     needed = bodies * max_body_bytes
     if free < needed:
@@ -48,29 +45,7 @@ def make_folder(
             f"need {needed >> 20} MB; make it larger (docker run --shm-size=2g, a Memory volume in "
             "Kubernetes), or lower max_request_size or --limit front-bodies"
         )
-    # Renamed after it is locked, so that no other door finds it without a lock.
-    new = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=parent))
-    lock = os.open(new, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    return new.rename(parent / new.name[1:]), lock
-
-
-def remove_dead_folders(parent: Path) -> None:
-    """Removes this user's folders of bodies that no running door has locked.
-
-    The kernel drops a lock with its process, also after SIGKILL and across containers that share
-    the tmpfs, where the same process id belongs to several processes.
-    """
-    for folder in parent.glob(f"{PREFIX}*"):
-        # Locked by its door, removed in the meantime, or not a folder that this user may open.
-        with contextlib.suppress(OSError):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(descriptor).st_uid == os.getuid():
-                    shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(descriptor)
+    return make_locked_folder(PREFIX, parent)
 
 
 def free_bytes(folder: Path) -> int:
@@ -101,7 +76,10 @@ def remove_orphans(folder: Path, owners: Iterable[int]) -> list[str]:
     """
     # The folder is listed first, so that a file made later is never compared with an older list
     # of open files.
-    names = set(os.listdir(folder))
+    try:
+        names = set(os.listdir(folder))
+    except FileNotFoundError:  # the door makes it again
+        return []
     for owner in owners:
         names -= _open_in(folder, owner)
     removed = []

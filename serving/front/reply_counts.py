@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from offpath.handler.error_kinds import OF_DOOR
+from offpath.handler.error_kinds import BUSY, OF_DOOR
 from offpath.handler.latency import REQUEST_BUCKETS, Histograms, name_class
 from offpath.serving.front.nginx_config import DOOR_METRICS, REPLIES
 from offpath.serving.front.splits import Split
@@ -30,6 +30,8 @@ LINE = re.compile(
 )
 # Statuses of copies to a shadow: answered, left out, given up.
 COPIES = ("200", "502", "504")
+# The door's own word for a full queue or memory: the canary was not asked.
+FULL = (str(BUSY.status), BUSY.type)
 # Statuses that a canary has a number of from the beginning.
 OF_CANARIES = ("200", "500", "503")
 # A canary only fails if it has failed at least so often, over so many seconds, without a 200.
@@ -111,6 +113,8 @@ class ReplyCounts:
             for (status, kind), count in statuses.items():
                 self._of_canaries[canary, status] += count
                 answered += count * (status == "200")
+                if (status, kind) == FULL:
+                    continue
                 # Other statuses are the client's fault and say nothing. So is a 504 without the
                 # door's error type: a client's header has set its deadline.
                 failed += count * (status >= "500" and (status, kind) != ("504", ""))

@@ -109,7 +109,8 @@ class Rotation:
     """Replaces the server behind a door.
 
     Args:
-        make_settings: returns the settings of the next server, given its number.
+        make_settings: returns the settings of the next server, given its number, and those of a
+            server that is to start again.
         switch_to: sends new requests to a server, or raises and changes nothing (`Door.switch_to`).
         drain_s: seconds that an old server may take to answer its requests.
         count: number of the last server before this command.
@@ -117,7 +118,7 @@ class Rotation:
 
     def __init__(
         self,
-        make_settings: Callable[[int], ServerSettings],
+        make_settings: Callable[[int, ServerSettings | None], ServerSettings],
         switch_to: Callable[[Server], list[int]],
         drain_s: float,
         count: int = 0,
@@ -136,11 +137,15 @@ class Rotation:
             raise RuntimeError("no server was let in yet")
         return self._current
 
-    def begin(self) -> Starting:
-        """Starts the next server, unless one is starting already."""
+    def begin(self, in_force: ServerSettings | None = None) -> Starting:
+        """Starts the next server, unless one is starting already.
+
+        Args:
+            in_force: settings of a server that is to start again; by default they are made again.
+        """
         if self.starting is None:
             self._count += 1
-            self.starting = Starting(self._make_settings(self._count))
+            self.starting = Starting(self._make_settings(self._count, in_force))
         return self.starting
 
     def finish(self) -> Starting | None:
@@ -166,6 +171,10 @@ class Rotation:
             since = time.monotonic()
             self._retired.append(Retired(old, since, self._drain_s, old_nginx))
         return starting
+
+    def is_let_in(self) -> bool:
+        """Tells whether any server has got requests."""
+        return self._current is not None
 
     def has_turned(self) -> bool:
         """Tells whether every new request reaches the current server."""

@@ -191,23 +191,6 @@ def in_order_of_time(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, An
             yield json.loads(record)
 
 
-def keep_one_attempt(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Keeps one record of each request that `offpath front` may have sent to several hosts.
-
-    The text after the ~ of an event id identifies the attempt (conf/nginx.conf). Only a door
-    with a key (--front-keys) can choose such an id, so clients cannot hide each other's records.
-    Memory grows with the number of such requests, one id each.
-    """
-    seen: set[str] = set()
-    for record in records:
-        event_id, is_attempt, _ = str(record["event_id"]).partition("~")
-        request = name_reply({**record, "event_id": event_id})
-        if is_attempt and request in seen:
-            continue
-        seen |= {request} if is_attempt else set()
-        yield record
-
-
 @dataclass(frozen=True)
 class Verification:
     """Result of comparing a client's list of request ids with the bucket.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import random
 import socket
 from collections.abc import Sequence
@@ -39,6 +40,14 @@ def _reserve(host: str) -> int:
         RESERVATIONS.append(reservation)
         return port
     raise ExpectedError(f"no port from {PORTS[0]} to {PORTS[-1]} is free on {host}; name one")
+
+
+def is_loopback(host: str) -> bool:
+    """Tells whether an address, or `localhost`, can be reached from this machine only."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def check_port_free(host: str, port: int, option: str) -> None:

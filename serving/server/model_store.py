@@ -5,11 +5,14 @@ TorchServe loads from one folder. Archives from several folders are linked into 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from offpath.archive.mar_file import MANIFEST, is_model_folder
 from offpath.errors import WrongOption
+from offpath.serving.server.server_settings import ServerSettings
 
 
 def find_models(
@@ -47,6 +50,17 @@ def find_models(
         return parents.pop(), tuple(f"{name}{path.name}" for name, path in named)
     files = _link([path for _, path in named], links)
     return links, tuple(f"{name}{files[path.resolve()]}" for name, path in named)
+
+
+def copy_archives(settings: ServerSettings, folder: Path) -> ServerSettings:
+    """Copies the archives, so that a server can start again whatever the store has by then."""
+    folder.mkdir()
+    for entry in settings.models:
+        name = entry.rpartition("=")[2]
+        source, copy = settings.model_store / name, folder / name
+        if not copy.exists():
+            (shutil.copytree if source.is_dir() else shutil.copyfile)(source, copy)
+    return replace(settings, model_store=folder)
 
 
 def _list_archives(folder: Path) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import threading
 from collections import deque
@@ -17,6 +18,8 @@ from pathlib import Path
 from socketserver import BaseServer, ThreadingTCPServer, ThreadingUnixStreamServer
 from typing import Any
 from urllib.parse import urlsplit
+
+from offpath.serving.process.ports import is_loopback
 
 # Idle clients then take neither the descriptors nor the threads of `offpath serve`.
 MOST_CONNECTIONS = 32
@@ -46,7 +49,8 @@ class StatusPages:
         path.chmod(0o600)
 
     def open_port(self, host: str, port: int, is_private: bool = False) -> None:
-        self._start(_TCPServer((host, port), partial(_Answer, self._find, is_private)))
+        answer = _LocalAnswer if is_loopback(host) else _Answer
+        self._start(_TCPServer((host, port), partial(answer, self._find, is_private)))
 
     def close(self) -> None:
         for listener in self._listeners:
@@ -93,6 +97,17 @@ class _Answer(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Writes no line per request."""
+
+
+class _LocalAnswer(_Answer):
+    """A connection to loopback, where a web page whose name leads there gets nothing."""
+
+    def do_GET(self) -> None:
+        name = self.headers.get("Host", "localhost")
+        if is_loopback(re.sub(r":[0-9]+$", "", name)):
+            return super().do_GET()
+        why = "only names of loopback are answered here"
+        self._send(*make_error(403, "ForbiddenException", why))
 
 
 class _Quiet(BaseServer):

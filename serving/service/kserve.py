@@ -212,9 +212,8 @@ def split_request(request: Request, payloads: Sequence[bytes]) -> list[Request]:
 
 
 def name_instance(request_id: str, index: int) -> str:
-    """Returns `ID.n`; what comes after a ~ tells attempts apart (conf/nginx.conf)."""
-    name, mark, attempt = request_id.partition("~")
-    return f"{name}.{index}{mark}{attempt}" if name else ""
+    """Returns `ID.n`."""
+    return f"{request_id}.{index}" if request_id else ""
 
 
 def find_failure(replies: Sequence[Reply]) -> Reply | None:

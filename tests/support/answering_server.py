@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -32,9 +33,24 @@ class Answers:
     url: str = ""
 
 
+class UnixServer(ThreadingHTTPServer):
+    address_family = socket.AF_UNIX
+
+    def server_bind(self) -> None:
+        self.socket.bind(self.server_address)
+        self.server_name, self.server_port = "localhost", 0
+
+
 @contextmanager
-def answering_server(tls: tuple[Path, Path] | None = None) -> Iterator[Answers]:
-    """Listens on a free port while the block runs; `tls` is a certificate and its key."""
+def answering_server(
+    tls: tuple[Path, Path] | None = None, path: Path | None = None
+) -> Iterator[Answers]:
+    """Listens while the block runs, on a free port or a Unix socket.
+
+    Args:
+        tls: a certificate and its key.
+        path: the Unix socket.
+    """
     answers, silence = Answers(), threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
@@ -72,7 +88,11 @@ def answering_server(tls: tuple[Path, Path] | None = None) -> Iterator[Answers]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = (
+        ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        if path is None
+        else UnixServer(str(path), Handler)  # type: ignore[arg-type]
+    )
     if tls is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*tls)

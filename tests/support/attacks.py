@@ -140,7 +140,7 @@ UPLOAD_BYTES = 20_000_000
 def head_of(url: str, length: int) -> bytes:
     """Returns the header of a prediction request."""
     path = urlsplit(url).path
-    return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
+    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
 def connect(url: str) -> socket.socket:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from select import select
@@ -27,9 +27,15 @@ import psutil
 
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
+from offpath.serving.front.behind import Behind
+from offpath.serving.front.door import Door as RealDoor
+from offpath.serving.front.door_settings import DoorSettings
+from offpath.serving.front.nginx import find_nginx
 from offpath.serving.log_tools.reading import open_store_at, read_records
 from offpath.serving.log_tools.spool import ship_spool
+from offpath.serving.process.ports import resolve_ports
 from offpath.serving.process.processes import find_workers, is_running
+from tests.support.answering_server import Answers, answering_server
 from tests.support.eventually import MOST_S, eventually
 
 
@@ -147,6 +153,31 @@ class FrontProcess:
             self.process.kill()
             self.process.wait()
         eventually(lambda: not self.run.exists() and not self.bodies.exists())
+
+
+@contextmanager
+def door_before_answers(
+    folder: Path, room_bytes: int | None = None, **settings: Any
+) -> Iterator[tuple[RealDoor, Answers]]:
+    """Runs a real door, in this process, before a server with set answers instead of TorchServe.
+
+    Args:
+        folder: folder of its logs.
+        room_bytes: memory for bodies, by default what there is.
+        settings: of `DoorSettings`.
+    """
+    port, metrics = resolve_ports("127.0.0.1", [0, 0])
+    made = DoorSettings(port=port, metrics_port=metrics, **settings)
+    door = RealDoor(made, Behind(False, 32 << 20, 240, 50), find_nginx(), folder)
+    if room_bytes is not None:
+        door.place = replace(door.place, room_bytes=room_bytes)
+    with answering_server(path=door.place.run / "inference.sock") as answers:
+        try:
+            door.start()
+            door.set_ready(True)
+            yield door, answers
+        finally:
+            door.stop()
 
 
 def list_children(pid: int) -> list[psutil.Process]:
@@ -367,7 +398,9 @@ def send_hostile_user_ids(url: str, body: bytes) -> None:
     parts = urlsplit(url)
     for user_id in HOSTILE_USER_IDS:
         with socket.create_connection((parts.hostname, parts.port)) as client:
-            head = f"POST {parts.path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+            head = (
+                f"POST {parts.path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+            )
             client.sendall(head.encode() + b"X-User-Id: " + user_id + b"\r\n\r\n" + body)
             assert client.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
 

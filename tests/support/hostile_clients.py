@@ -62,7 +62,13 @@ class Form:
 
     def head(self, length: int, *lines: str) -> bytes:
         own = [f"{name}: {value}" for name, value in self.headers.items()]
-        head = [f"POST {self.path} HTTP/1.1", "Host: x", f"Content-Length: {length}", *own, *lines]
+        head = [
+            f"POST {self.path} HTTP/1.1",
+            "Host: localhost",
+            f"Content-Length: {length}",
+            *own,
+            *lines,
+        ]
         return "\r\n".join([*head, "", ""]).encode()
 
     def request(self, image: bytes) -> bytes:
@@ -162,7 +168,7 @@ def make_request(generator: random.Random, form: Form) -> bytes:
     methods = ["POST", "PUT", "GET", "HEAD", "OPTIONS", "DELETE", "POST", "BREW"]
     path = form.path
     paths = [path, "/ping", "/", "/predictions/", "/predictions/%2e%2e/models", path]
-    lines = [f"{generator.choice(methods)} {generator.choice(paths)} HTTP/1.1", "Host: x"]
+    lines = [f"{generator.choice(methods)} {generator.choice(paths)} HTTP/1.1", "Host: localhost"]
     extra = [
         "Content-Type: multipart/form-data; boundary=x",
         "Content-Type: application/x-www-form-urlencoded",

@@ -120,19 +120,6 @@ def test_read_keeps_to_its_period(logs: Logs, tmp_path: Path, compression: str) 
     assert json.loads(line)["event_id"] == "e1"
 
 
-def test_read_once_shows_one_attempt_at_each_request(logs: Logs, tmp_path: Path) -> None:
-    # A client's id that came twice is two requests; two attempts at one have a ~.
-    ids = ["u.1", "u.2", "v~1", "v~2", "u.1~1"]
-    uri = write_log(tmp_path / "out", [record(one) for one in ids])
-
-    def read(*options: str) -> list[str]:
-        lines = logs("read", uri, "--json", *options).out.splitlines()
-        return [json.loads(line)["event_id"] for line in lines]
-
-    assert read() == ids
-    assert read("--once") == ["u.1", "u.2", "v~1", "u.1~1"]
-
-
 @pytest.mark.parametrize(
     "line",
     [

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from offpath.errors import ExpectedError
 from offpath.serving.front import bodies
 from offpath.serving.front.behind import count_connections
 from offpath.serving.front.bodies import SHM, is_tmpfs, make_folder, remove_orphans
+from offpath.serving.process.tmp_folders import remove_dead_folders
+from tests.support.front import door_before_answers
+from tests.support.guarantees import guarantee
 
 
 def test_folder_is_private_and_in_memory() -> None:
@@ -38,6 +43,32 @@ def test_too_little_memory_is_refused_with_the_cure(monkeypatch: pytest.MonkeyPa
     folder, lock = make_folder(32 << 20, bodies=2)
     folder.rmdir()
     os.close(lock)
+
+
+@guarantee(
+    "The folder of the bodies is removed",
+    "serving/front/door.py",
+    "self.place.bodies.mkdir(mode=0o700)",
+    "return",
+)
+def test_a_removed_folder_of_bodies_is_made_again(tmp_path: Path) -> None:
+    with door_before_answers(tmp_path) as (door, _), httpx.Client(trust_env=False) as client:
+
+        def ask() -> tuple[int, int]:
+            predicted = client.post(f"{door.url}/predictions/m", content=bytes(900_000))
+            return predicted.status_code, client.get(f"{door.url}/ping").status_code
+
+        assert ask() == (200, 200)
+        door._orphans_at = 0.0
+        shutil.rmtree(door.place.bodies)
+        assert ask() == (503, 503)
+        remove_orphans(door.place.bodies, [])
+        door.look_after()
+        assert ask() == (200, 200)
+        assert door.place.bodies.stat().st_mode & 0o777 == 0o700
+        # No other door takes it for that of a killed one.
+        remove_dead_folders(bodies.PREFIX, SHM)
+        assert ask() == (200, 200)
 
 
 def start_other_door() -> tuple[subprocess.Popen[str], Path]:
@@ -76,7 +107,7 @@ def test_a_start_first_removes_the_bodies_of_killed_doors_and_of_no_other(
         strange.unlink()
         running.kill()
         running.wait()
-        bodies.remove_dead_folders(SHM)
+        remove_dead_folders(bodies.PREFIX, SHM)
     assert not alive.exists()
 
 

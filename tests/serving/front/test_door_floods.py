@@ -66,7 +66,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DoorSetting
     )
     place = DoorPlace(folder, folder / "bodies", 1 << 30, folder, "0123456789abcdef")
     place.bodies.mkdir()
-    config = write_config(place, settings, Behind(True, 32 << 20, 120, 1000))
+    config = write_config(place, settings, Behind(True, 32 << 20, 120, 1000), has_http2=True)
     nginx = Nginx(find_nginx(), config, folder / "front.log", ())
     nginx.start()
     try:
@@ -123,7 +123,7 @@ def test_idle_connections_to_metrics_leave_answers_to_others(door) -> None:
 
 def test_uploads_that_stop_one_byte_early_leave_no_body(door) -> None:
     settings, _, bodies = door
-    head = "POST /predictions/a HTTP/1.1\r\nHost: a\r\nContent-Length: 500000\r\n\r\n"
+    head = "POST /predictions/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500000\r\n\r\n"
     with ExitStack() as stack:
         for _ in range(120):
             connection = stack.enter_context(connect(settings, "http/1.1"))

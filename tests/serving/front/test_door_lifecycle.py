@@ -5,7 +5,9 @@ One round of each; tests/reliability has twenty.
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +25,7 @@ from tests.support.door_rounds import (
     PAUSE_S,
     answer_some,
     kill,
+    kill_nginx,
     kill_server,
     kill_worker,
     processes,
@@ -38,6 +41,7 @@ from tests.support.front import (
     send_hostile_user_ids,
 )
 from tests.support.granian import granian
+from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
 
 pytestmark = pytest.mark.server
@@ -64,16 +68,43 @@ def kill_counted_server(door: FrontProcess) -> None:
     eventually(lambda: read() == ["0", wanted])
 
 
+@guarantee(
+    "The server is killed",
+    "serving/front/one_host.py",
+    "        self.rotation.begin(server.settings)",
+    "        self.rotation.begin()",
+)
 @pytest.mark.parametrize("kill_one", [*KILLS[:-1], kill_counted_server])
 def test_killed_process_is_replaced_and_leaves_no_body(
-    door: FrontProcess, kill_one: Callable[[FrontProcess], None]
+    door: FrontProcess, kill_one: Callable[[FrontProcess], None], model_store: Path
 ) -> None:
-    seen = run_kill_round(door, kill_one)
+    archive = model_store / "near-free.mar"
+    good = archive.read_bytes()
+    try:
+        # As if somebody were copying another archive into the store.
+        archive.write_bytes(good[: len(good) // 2])
+        seen = run_kill_round(door, kill_one)
+    finally:
+        archive.write_bytes(good)
     print(f"{kill_one.__name__}: {seen}")
     assert set(seen.statuses) <= {200, 500, 502, 503}
     if kill_one is kill_worker:
         ended = re.compile(r'^offpath_worker_ends_total{model="near-free".*} [1-9]', re.M)
         eventually(lambda: ended.search(httpx.get(door.metrics_url, trust_env=False).text))
+
+
+def test_nginx_is_replaced_while_the_server_hangs(door: FrontProcess) -> None:
+    """Kills nginx several times, once at least while the command waits for the server's state."""
+    (server,) = door.servers()
+    os.kill(server, signal.SIGSTOP)
+    try:
+        for _ in range(4):
+            before = set(door.children("nginx"))
+            kill_nginx(door)
+            eventually(lambda: set(door.children("nginx")) - before and door.nginx_workers(), 15)
+    finally:
+        os.kill(server, signal.SIGCONT)
+    eventually(door.is_healthy)
 
 
 @pytest.mark.parametrize("body", BODIES)
@@ -128,7 +159,12 @@ def test_sigterm_answers_what_was_accepted_and_the_log_has_it_once(door: FrontPr
     send_hostile_user_ids(f"{door.url}{PATH}", jpeg())
     with door.load(PATH, BODIES) as seen:
         answer_some(seen)
-        assert door.terminate() == 0
+        door.process.terminate()
+        # A balancer learns of the end while all requests are still answered (--unready-s).
+        eventually(lambda: httpx.get(f"{door.url}/ping", trust_env=False).status_code == 503)
+        assert not seen.refused
+        answer_some(seen)
+        assert not seen.refused and door.process.wait(60) == 0
     seen.check_end()
     assert not door.bodies.exists() and not door.run.exists()
     check_no_reload(door)

@@ -9,21 +9,18 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
 from offpath.serving.front import nginx_config
-from offpath.serving.front.behind import Behind
 from offpath.serving.front.door import Door
-from offpath.serving.front.door_settings import DoorSettings
-from offpath.serving.front.nginx import find_nginx
 from offpath.serving.process.ports import resolve_ports
-from tests.support.answering_server import answering_server
+from offpath.serving.server.status_pages import StatusPages
 from tests.support.eventually import eventually
+from tests.support.front import door_before_answers
+from tests.support.guarantees import guarantee
 
 FIREWALL = Path(__file__).parents[3] / "deploy" / "firewall" / "offpath.nft"
 LARGEST = 32 << 20
@@ -36,27 +33,10 @@ SMALL = "Content-Length: 5"
 BEGINNING = b"1\r\n.\r"
 
 
-@contextmanager
-def running_door(folder: Path, clients: int, rate: int = 0) -> Iterator[Door]:
-    with answering_server() as host:
-        behind = Behind(False, LARGEST, 20, 50, (host.url.removeprefix("http://"),))
-        port, metrics = resolve_ports("127.0.0.1", [0, 0])
-        front = DoorSettings(
-            port=port, metrics_port=metrics, client_connections=clients, client_rate=rate
-        )
-        door = Door(front, behind, find_nginx(), folder)
-        door.place = replace(door.place, room_bytes=ROOM)
-        try:
-            door.start()
-            yield door
-        finally:
-            door.stop()
-
-
 @pytest.fixture
 def door(tmp_path: Path) -> Iterator[Door]:
     # A door of its own, because nginx counts closed uploads until it notices their end.
-    with running_door(tmp_path, 25) as running:
+    with door_before_answers(tmp_path, ROOM, client_connections=25) as (running, _):
         yield running
 
 
@@ -66,7 +46,7 @@ class Upload:
     def __init__(self, door: Door, source: str, *lines: str) -> None:
         address = ("127.0.0.1", door.settings.port)
         self.socket = socket.create_connection(address, 10, (source, 0))
-        head = ["POST /predictions/m HTTP/1.1", "Host: x", *lines, "", ""]
+        head = ["POST /predictions/m HTTP/1.1", "Host: localhost", *lines, "", ""]
         self.socket.sendall("\r\n".join(head).encode() + BEGINNING)
 
     def is_waiting(self) -> bool:
@@ -109,7 +89,7 @@ def test_one_client_takes_half_of_the_memory_and_all_take_no_more_than_there_is(
 
 
 def test_too_many_requests_per_second_are_refused(tmp_path: Path) -> None:
-    with running_door(tmp_path, 25, rate=1) as door:
+    with door_before_answers(tmp_path, client_rate=1) as (door, _):
         url = f"http://127.0.0.1:{door.settings.port}/predictions/m"
         begin_s = time.monotonic()
         answers = [httpx.post(url, content=b"abc", trust_env=False) for _ in range(60)]
@@ -152,7 +132,7 @@ def test_addresses_of_one_ipv6_network_are_one_client(
     text = nginx_config.TEMPLATE.read_text()
     template.write_text(text.replace("limit_conn_zone ", real, 1))
     monkeypatch.setattr(nginx_config, "TEMPLATE", template)
-    with running_door(tmp_path / "logs", 1) as door:
+    with door_before_answers(tmp_path / "logs", client_connections=1) as (door, _):
         # 0a is a line end, which a dot does not match by default.
         for one, same, other in (
             ("2001:db8:0:1::1", "2001:db8:0:1:ffff::2", "2001:db8:0:2::1"),
@@ -166,6 +146,57 @@ def test_addresses_of_one_ipv6_network_are_one_client(
                 assert asked.answer()[0] == status, address
                 asked.socket.close()
             waiting.socket.close()
+
+
+@guarantee(
+    "A web page whose name leads to loopback",
+    "serving/conf/nginx.conf",
+    "        if ($offpath_knows_host = 0) {",
+    "        if ($offpath_knows_host = 2) {",
+)
+def test_a_door_on_loopback_answers_to_its_names_alone(tmp_path: Path) -> None:
+    names = {
+        **dict.fromkeys(
+            ["localhost", "LOCALHOST:1", "127.0.0.1", "127.9.9.9:8080", "[::1]:80"], 200
+        ),
+        **dict.fromkeys(["models.example", "Models.Example:80"], 200),
+        **dict.fromkeys(
+            ["evil.example", "127.0.0.1.evil.example", "modelsxexample", "10.0.0.1"], 403
+        ),
+        **dict.fromkeys(["default", "[::2]", "localhost.evil.example"], 403),
+    }
+    with door_before_answers(tmp_path, allow_host=("models.example",)) as (door, _):
+        paths = ["/predictions/m", "/live", "/ping", "/nothing"]
+        for name, status in names.items():
+            replies = [
+                httpx.post(door.url + path, headers={"Host": name}, trust_env=False)
+                for path in paths
+            ]
+            replies.append(httpx.get(f"{door.metrics_url}/metrics", headers={"Host": name}))
+            statuses = [reply.status_code for reply in replies]
+            assert (statuses == [403] * 5) is (status == 403), (name, statuses)
+            assert status == 200 or "--allow-host" in replies[0].json()["message"]
+            assert status == 403 or (statuses[0], statuses[-1]) == (200, 200)
+
+
+def test_pages_on_loopback_answer_to_its_names_alone() -> None:
+    pages = StatusPages(lambda path, is_private: {"page": path})
+    (port,) = resolve_ports("127.0.0.1", [0])
+    pages.open_port("127.0.0.1", port)
+    url = f"http://127.0.0.1:{port}/models"
+    found = {
+        name: httpx.get(url, headers={"Host": name}, trust_env=False).status_code
+        for name in (
+            "localhost",
+            "127.0.0.1:80",
+            "[::1]:80",
+            "evil.example",
+            "127.0.0.1.evil:80",
+            "",
+        )
+    }
+    pages.close()
+    assert list(found.values()) == [200, 200, 200, 403, 403, 403]
 
 
 def test_the_firewall_rules_are_rules() -> None:

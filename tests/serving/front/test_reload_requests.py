@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import json
 import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -8,7 +10,12 @@ from pathlib import Path
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.serving.front.reload_requests import SOCKET, ReloadRequests, request_reload
+from offpath.serving.front.reload_requests import (
+    SOCKET,
+    ReloadRequests,
+    request_change,
+    request_reload,
+)
 from offpath.serving.process.tmp_folders import make_short_tmp_dir, remove_folder
 from tests.support.eventually import eventually
 
@@ -51,6 +58,54 @@ def test_requests_for_another_kind_of_server_wait_for_the_next_reload(
     assert requests.begin() == "torchserve"
     requests.end(None)
     assert later.result(30) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"[]", id="list"),
+        pytest.param(b"7", id="number"),
+        pytest.param(b"{", id="no-json"),
+        pytest.param(b"\xff", id="no-text"),
+        pytest.param(b"[" * 100_000, id="nested"),
+        pytest.param(b" " * 2_000_000, id="endless"),
+        pytest.param(b'{"server": ["granian"]}', id="server-is-a-list"),
+        pytest.param(b'{"server": null, "canary": []}', id="both-kinds"),
+        pytest.param(b'{"canary": ["a=1:5%"], "mirror": []}', id="another-version"),
+        pytest.param(b'{"canary": "a=1:5%"}', id="text-for-a-list"),
+        pytest.param(b'{"stop": [1]}', id="number-in-a-list"),
+    ],
+)
+def test_request_that_cannot_be_read_gets_a_failure_and_ends_nothing(
+    requests: ReloadRequests, folder: Path, body: bytes
+) -> None:
+    with socket.socket(socket.AF_UNIX) as command, ThreadPoolExecutor(1) as pool:
+        command.connect(str(folder / SOCKET))
+        pool.submit(send_all, command, body)
+        requests.accept_new()
+        (failure,) = json.loads(command.recv(4096)).values()
+    assert "cannot read the request" in failure
+    assert requests.accept_new() is False
+
+
+def send_all(command: socket.socket, body: bytes) -> None:
+    with contextlib.suppress(OSError):  # more than the door reads
+        command.sendall(body)
+        command.shutdown(socket.SHUT_WR)
+
+
+def test_change_that_the_door_cannot_make_gets_its_reason(folder: Path) -> None:
+    def fail(**change: list[str]) -> dict[str, list[str]]:
+        raise OSError(28, "No space left on device")
+
+    requests = ReloadRequests(fail)
+    requests.open(folder)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(request_change, folder, {"canary": []})
+        eventually(lambda: requests.accept_new() or asked.done())
+        with pytest.raises(ExpectedError, match="No space left"):
+            asked.result(30)
+    requests.close()
 
 
 def test_request_whose_command_was_interrupted_disturbs_nobody(

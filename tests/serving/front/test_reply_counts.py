@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 
+from offpath.errors import ExpectedError
+from offpath.serving.front import reply_counts
 from offpath.serving.front.nginx_config import DOOR_METRICS, REPLIES
 from offpath.serving.front.reply_counts import FAILING_S, FAILURES, ReplyCounts
 from offpath.serving.front.splits import Split
+from tests.support.eventually import eventually
+from tests.support.front import door_before_answers, read_counts
+from tests.support.guarantees import guarantee
 
 
 def read_count(run: Path, status: str) -> float:
@@ -48,6 +56,49 @@ def test_copies_to_a_shadow_are_no_replies(tmp_path: Path) -> None:
     assert (read_count(tmp_path, "200"), read_count(tmp_path, "502")) == (1, 0)
 
 
+def test_the_door_counts_every_reply_although_the_log_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reply_counts, "MOST_BYTES", 100)
+    with door_before_answers(tmp_path) as (door, server), httpx.Client(trust_env=False) as client:
+
+        def post(body: bytes = b"image") -> int:
+            return client.post(f"{door.url}/predictions/m", content=body).status_code
+
+        def count() -> Counter[tuple[str, str]]:
+            door._counted_at = 0.0
+            door.look_after()
+            return read_counts(f"{door.metrics_url}/metrics")
+
+        for many in (1, 2, 3):
+            assert [post() for _ in range(15)] == 15 * [200]
+            assert post(bytes(33 << 20)) == 413
+            client.get(f"{door.url}/ping")
+            expected = {("200", ""): 15 * many, ("413", "PayloadTooLarge"): many}
+            eventually(lambda: count() == expected)
+        server.status = 500
+        post()
+        eventually(lambda: count() == expected | {("500", ""): 1})
+
+
+@guarantee("The disk of the logs or `/tmp` is full")
+def test_a_change_that_could_not_be_written_is_made_as_soon_as_it_can(tmp_path: Path) -> None:
+    with door_before_answers(tmp_path) as (door, _):
+        changed = replace(door.settings, explanations=True)
+        obstacle = door.place.run / "nginx.conf.new"  # as if the disk were full
+        obstacle.mkdir()
+        with pytest.raises(ExpectedError, match="cannot be written"):
+            door.change_settings(changed)
+        obstacle.rmdir()
+        door.change_settings(changed)
+
+        def explain() -> int:
+            url = f"{door.url}/explanations/m"
+            return httpx.post(url, content=b"image", trust_env=False).status_code
+
+        eventually(lambda: explain() == 200)
+
+
 LONG_S = 1.01 * FAILING_S
 
 
@@ -62,6 +113,7 @@ LONG_S = 1.01 * FAILING_S
             ["500 x d/2.0"] * FAILURES + ["200  d/3.0", "200  "], LONG_S, True, id="others"
         ),
         pytest.param(["415 x d/2.0"] * FAILURES, LONG_S, False, id="clients-fault"),
+        pytest.param(["503 ServiceUnavailable d/2.0"] * FAILURES, LONG_S, False, id="full-queue"),
         pytest.param(["504  d/2.0"] * FAILURES, LONG_S, False, id="clients-deadline"),
         pytest.param(["504 GatewayTimeout d/2.0"] * FAILURES, LONG_S, True, id="hangs"),
     ],
