@@ -31,6 +31,7 @@ from offpath.serving.granian.balance import Balance
 from offpath.serving.granian.metric_sums import MetricSums, SummedMetric
 from offpath.serving.granian.plan import Plan, WorkerPlan
 from offpath.serving.granian.supervisor import BACKLOG, Supervisor, path_leads_to, send
+from offpath.serving.granian.suspects import SharedNotes, WatchedHandler
 from offpath.serving.granian.uploads import Body, BodyMemory
 from offpath.serving.process.gpus import list_gpus
 from offpath.serving.server.served_model import ServedModel
@@ -211,6 +212,7 @@ def run_worker(
     listener: socket.socket | None,
     reports: socket.socket,
     supervisor: Supervisor,
+    notes: SharedNotes,
 ) -> None:
     """Loads the archive, tells `offpath serve`, and serves until SIGTERM; never returns."""
     number = worker.number
@@ -241,8 +243,12 @@ def run_worker(
     while not path_leads_to(worker.socket):
         time.sleep(PATH_LOOK_S)
 
+    count_refused = partial(sums.add, "offpath_refused_images_total", ModelName=worker.model.name)
+    count_refused(0)
+    watched = WatchedHandler(handler, notes, supervisor.suspects.shared, partial(count_refused, 1))
+
     def make_app() -> App:  # in the event loop
-        return App(plan, worker, handler, sums, lambda series: tell(series=series), balance, beat)
+        return App(plan, worker, watched, sums, lambda series: tell(series=series), balance, beat)
 
     uvloop.run(serve(make_app, listener, lambda: tell(ready=handler.describe())))
     os._exit(0)
@@ -274,8 +280,7 @@ async def serve(
     app = make_app()
     app.http = InheritedServer(listener, app)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.http.stop)
-    watch = asyncio.gather(app.look_after(), app.balance.run())
-    tell_ready()
+    watch = asyncio.gather(app.look_after(), app.balance.run(), insist(tell_ready))
     # Granian answers the requests in flight before this returns.
     await app.http.serve()
     if app.is_ending:
@@ -285,6 +290,12 @@ async def serve(
         await watch
     await asyncio.to_thread(app.service.close)
     app.write_series()
+
+
+async def insist(tell: Callable[[], bool]) -> None:
+    """Sends a report again until it is taken: it had no room while others waited to be read."""
+    while not tell():
+        await asyncio.sleep(TICK_S)
 
 
 def choose_gpu(model: ServedModel, slot: int) -> int | None:
