@@ -59,12 +59,8 @@ MODEL_GONE = ErrorKind(
     503, "ModelGone", "the process of the model ended; send the request again", True
 )
 # Of a server whose workers die without their server.
-WORKER_DIED = ErrorKind(
-    500, "WorkerDied", "a worker died while it read this image or one beside it"
-)
-ENDS_WORKERS = ErrorKind(
-    422, "EndsWorkers", "workers died of this image; it is refused for an hour"
-)
+WORKER_DIED = ErrorKind(500, "WorkerDied", "a worker died of this image or of one beside it")
+ENDS_WORKERS = ErrorKind(422, "EndsWorkers", "workers died of this image; it is refused")
 TOO_MANY = ErrorKind(
     429,
     "TooManyRequests",

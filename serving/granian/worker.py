@@ -225,7 +225,8 @@ def run_worker(
         sums.add("WorkerLoadTime", load_ms, False, WorkerName=worker.log_name, Level="Host")
     except Exception as error:
         why = "".join(traceback.format_exception_only(error)).strip()
-        send(reports, number, failed=why)
+        while not send(reports, number, failed=why):  # until the supervisor's time is up
+            time.sleep(PATH_LOOK_S)
         # The terminal shows the first line alone.
         logger.exception("the model failed to load: %s", why)
         os._exit(EXIT_STATUS)

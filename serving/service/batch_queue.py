@@ -103,12 +103,15 @@ class BatchQueue:
         batch: list[Waiting] = []
         group = self._waiting.get()
         end = self._clock() + self._delay_s
-        while group is not None:
-            first = group.pop(0)
-            if group:  # the rest waits behind everybody else
-                self._waiting.put(group)
-            if not first[1].cancelled():
-                batch.append(first)
+        while group is not None or not self._waiting.empty():
+            if group is None:  # other groups were put back behind the end
+                self._waiting.put(None)
+            else:
+                first = group.pop(0)
+                if group:  # the rest waits behind everybody else
+                    self._waiting.put(group)
+                if not first[1].cancelled():
+                    batch.append(first)
             if len(batch) == self._most:
                 return batch, True
             try:
@@ -119,10 +122,7 @@ class BatchQueue:
                     group = self._waiting.get_nowait()
             except queue.Empty:
                 return batch, True
-        is_over = self._waiting.empty()
-        if not is_over:  # groups were put back behind the end
-            self._waiting.put(None)
-        return batch, not is_over
+        return batch, False
 
     def _answer(self, batch: Sequence[Waiting]) -> None:
         # Requests of clients that have hung up are not computed.

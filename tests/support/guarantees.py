@@ -8,9 +8,7 @@ from typing import TypeVar
 Test = TypeVar("Test", bound=Callable[..., object])
 
 
-def guarantee(
-    promise: str, file: str = "", old: str = "", new: str = ""
-) -> Callable[[Test], Test]:
+def guarantee(promise: str, file: str = "", old: str = "", new: str = "") -> Callable[[Test], Test]:
     """Marks a test that holds a promise, and the change of the product that must make the test red.
 
     All arguments are literals, because `python -m tests.mutations` reads them without an import.
