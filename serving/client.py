@@ -20,6 +20,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 
+from offpath.handler.error_kinds import WORKER_DIED
 from offpath.handler.image.decode import SCALE_MARGIN, DecodeOptions, decode_image
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.image.transform import transform_image
@@ -209,7 +210,9 @@ class Client:
             turn = self._turn
             try:
                 prediction = self._ask(self.url, path, payload, content_type, tries)
-                if prediction.status not in PASSING or tries > self.retries:
+                # An image that has ended a worker must not end another one.
+                is_final = prediction.error_type == WORKER_DIED.type
+                if is_final or prediction.status not in PASSING or tries > self.retries:
                     return prediction
             except ServerUnreachable:
                 if tries > self.retries:
