@@ -68,7 +68,7 @@ class SharedNotes:
 
     @property
     def version(self) -> int:
-        """How often it was written."""
+        """The number of times that the notes were written."""
         return int(HEAD.unpack_from(self._memory)[0])
 
     def read(self) -> list[list[Any]]:

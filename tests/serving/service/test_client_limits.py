@@ -1,4 +1,4 @@
-"""How many images of one client a server takes, without a server: the handler waits."""
+"""Limits on the images of one client, in a service whose handler waits."""
 
 from __future__ import annotations
 
