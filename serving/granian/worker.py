@@ -35,7 +35,7 @@ from offpath.serving.granian.suspects import SharedNotes, WatchedHandler
 from offpath.serving.granian.uploads import Body, BodyMemory
 from offpath.serving.process.gpus import list_gpus
 from offpath.serving.server.served_model import ServedModel
-from offpath.serving.service.archived_handler import ArchivedHandler
+from offpath.serving.service.archived_handler import ArchivedHandler, open_body
 from offpath.serving.service.model_service import Handler, ModelService, ServiceSettings
 
 if TYPE_CHECKING:  # it imports what offpath's handler does not need
@@ -246,7 +246,9 @@ def run_worker(
 
     count_refused = partial(sums.add, "offpath_refused_images_total", ModelName=worker.model.name)
     count_refused(0)
-    watched = WatchedHandler(handler, notes, supervisor.suspects.shared, partial(count_refused, 1))
+    watched = WatchedHandler(
+        handler, notes, supervisor.suspects.shared, partial(count_refused, 1), open_body
+    )
 
     def make_app() -> App:  # in the event loop
         return App(plan, worker, watched, sums, lambda series: tell(series=series), balance, beat)

@@ -35,7 +35,7 @@ class Host:
             handle=self._answer, health=None, is_foreign=False, count_requests=None, close=None
         )
         self.handler = WatchedHandler(
-            handler, self.notes, self.suspects.shared, lambda: self.refused.append(1)
+            handler, self.notes, self.suspects.shared, lambda: self.refused.append(1), bytes
         )
 
     def _answer(self, requests: Sequence[Request]) -> list[Reply]:
