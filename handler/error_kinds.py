@@ -60,6 +60,15 @@ BUSY = ErrorKind(503, "ServiceUnavailable", "too many requests are waiting; try 
 MODEL_GONE = ErrorKind(
     503, "ModelGone", "the process of the model ended; send the request again", True
 )
+# Of a server whose workers die without their server.
+WORKER_DIED = ErrorKind(500, "WorkerDied", "a worker died of this image or of one beside it")
+ENDS_WORKERS = ErrorKind(422, "EndsWorkers", "workers died of this image; it is refused")
+TOO_MANY = ErrorKind(
+    429,
+    "TooManyRequests",
+    "too many requests or too large bodies from this client; send fewer at a time",
+    True,
+)
 # Of the front door: what it says itself, by status.
 OF_DOOR = (
     ErrorKind(400, "BadRequest", "the request cannot be read"),
@@ -68,12 +77,7 @@ OF_DOOR = (
     NO_PATH._replace(text="not found; the paths are /predictions/MODEL and /ping"),
     NO_METHOD._replace(text="send an image with POST or PUT; the other paths have GET"),
     TOO_LARGE._replace(text=f"the body is too large; {TOO_LARGE.text}"),
-    ErrorKind(
-        429,
-        "TooManyRequests",
-        "too many requests or too large bodies from this client; send fewer at a time",
-        True,
-    ),
+    TOO_MANY,
     ErrorKind(
         502, "BadGateway", "the server ended before it answered; send the request again", True
     ),

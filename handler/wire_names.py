@@ -15,6 +15,8 @@ KEY_HEADER = "x-offpath-key"
 BODY_HEADER = "x-offpath-body"
 TYPE_HEADER = "x-offpath-type"
 ID_HEADER = "x-offpath-id"
+# The client's address, and the limits of its requests: `client-connections` of `queue`.
+CLIENT_HEADER = "x-offpath-client"
 # When the whole request had arrived, in seconds since 1970: at the door, or at a server of ours.
 ARRIVED_HEADER = "x-offpath-arrived"
 RECEIVED_HEADER = "x-offpath-received"

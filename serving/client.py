@@ -31,6 +31,7 @@ import numpy as np
 import orjson
 
 from offpath.handler.config import THIN_SETTINGS, HandlerConfig
+from offpath.handler.error_kinds import WORKER_DIED
 from offpath.handler.errors import BadTensor, ItemError
 from offpath.handler.image.decode import decode_image
 from offpath.handler.image.transform import transform_image
@@ -269,8 +270,11 @@ class Conversation:
             turn, url = self._turn, self.url
             answer = yield Ask(f"{url}{path}", self.timeout_s, payload, content_type, pause_s)
             if isinstance(answer, Answer):
-                if answer.status not in PASSING or tries > self.retries:
-                    return parse_answer(answer, tries)
+                prediction = parse_answer(answer, tries)
+                # An image that has ended a worker must not end another one.
+                is_final = prediction.error_type == WORKER_DIED.type
+                if is_final or answer.status not in PASSING or tries > self.retries:
+                    return prediction
             elif tries > self.retries:
                 why = str(answer) or f"it took longer than {self.timeout_s:g} s"
                 raise ServerUnreachable(f"no answer from {url}: {why}") from answer

@@ -27,6 +27,9 @@ from offpath.handler.errors import (
 )
 from offpath.handler.image import decode_cost
 from offpath.handler.image.decode_cost import (
+    COEFFICIENT_BYTES,
+    MEMORY,
+    PILLOW_BYTES,
     BudgetedBytes,
     check_jpeg_cost,
     check_pixels,
@@ -165,13 +168,15 @@ def _decode_jpeg(payload: Payload, options: DecodeOptions) -> DecodedImage | Non
     if colorspace in ("CMYK", "YCCK"):
         return None  # Pillow handles Adobe's inverted inks
     denominator = choose_scale(height, width, options)
+    bytes_each = 3 / denominator**2 + (0 if frame.is_one_scan else COEFFICIENT_BYTES)
     try:
-        pixels = simplejpeg.decode_jpeg(
-            payload,
-            "RGB",
-            min_height=-(-height // denominator),
-            min_width=-(-width // denominator),
-        )
+        with MEMORY.hold(int(height * width * bytes_each)):
+            pixels = simplejpeg.decode_jpeg(
+                payload,
+                "RGB",
+                min_height=-(-height // denominator),
+                min_width=-(-width // denominator),
+            )
     except ValueError:
         return None
     image = DecodedImage(pixels, height, width, denominator, is_jpeg=True)
@@ -219,10 +224,11 @@ def _decode_with_pillow(payload: Payload, options: DecodeOptions, spent_s: float
         file = BudgetedBytes(payload, spent_s)
         with Image.open(file, formats=tuple(FORMATS)) as image:
             check_pixels(image.height, image.width, options.max_pixels)
-            turned = _turn(image) if options.exif_orientation else image
-            image.load()
-            image.fp = None  # where a WebP keeps a second copy of its pixels
-            rgb = to_rgb(turned)
+            with MEMORY.hold(PILLOW_BYTES * image.height * image.width):
+                turned = _turn(image) if options.exif_orientation else image
+                image.load()
+                image.fp = None  # where a WebP keeps a second copy of its pixels
+                rgb = to_rgb(turned)
     except ItemError:
         raise
     except UnidentifiedImageError as error:

@@ -6,8 +6,11 @@ pixels, megabytes of fill bytes, a million empty PNG chunks, a BMP in runs of on
 
 from __future__ import annotations
 
+import contextlib
 import io
+import threading
 import time
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +22,12 @@ from offpath.handler.image.formats import Payload
 BUDGET_S = 1.5
 # Pillow takes 24 bytes per row besides the pixels: 1 x 50,000,000 px would be a gigabyte.
 MAX_SIDE = 1_000_000
+# Memory for the images that this process decodes at a time, and the size below which none is held.
+MAX_DECODING_BYTES, SMALL_BYTES = 1 << 30, 16 << 20
+# The most that Pillow takes for a pixel: all frames of a WebP share two canvases and three copies.
+PILLOW_BYTES = 20
+# A JPEG's coefficients, which all scans but the only one need, at full size whatever the scale.
+COEFFICIENT_BYTES = 6
 # An encoder makes about ten scans of a progressive image, and each goes over all pixels again
 # (1.5 ns per pixel of three components). Ten scans of 50 million pixels stay within the limit.
 MAX_SCANS = 100
@@ -86,6 +95,37 @@ class BudgetedBytes(io.BytesIO):
         if time.thread_time() > self._end_s:
             raise ImageTooCostly("the image takes too long to decode")
         return super().read(size)
+
+
+class DecodeMemory:
+    """Holds memory for an image before it is decoded, so that few large ones are decoded at once.
+
+    A single image always fits.
+    """
+
+    def __init__(self) -> None:
+        self._changed, self._held = threading.Condition(), 0
+
+    @contextlib.contextmanager
+    def hold(self, size: int) -> Iterator[None]:
+        """Waits until there is room for `size` bytes."""
+        if size < SMALL_BYTES:
+            yield
+            return
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not self._held or self._held + size <= MAX_DECODING_BYTES
+            )
+            self._held += size
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held -= size
+                self._changed.notify_all()
+
+
+MEMORY = DecodeMemory()
 
 
 def check_jpeg_cost(payload: Payload) -> Frame | None:

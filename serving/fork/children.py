@@ -71,6 +71,16 @@ class Children:
             signal.pidfd_send_signal(pidfd, signal.SIGTERM)
 
 
+def describe_end(status: int) -> str:
+    """Says how a process ended, by its exit status, or the signal as -number."""
+    if status >= 0:
+        return f"with exit status {status}"
+    try:
+        return f"by {signal.Signals(-status).name}"
+    except ValueError:  # a real-time signal has no name
+        return f"by signal {-status}"
+
+
 def end_with_parent(parent: int) -> None:
     """Has the kernel kill this process when its parent ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from offpath.errors import WrongOption
 from offpath.handler import wire_names
-from offpath.handler.error_kinds import MODEL_GONE, OF_DOOR, RETRY_AFTER_S, ErrorKind
+from offpath.handler.error_kinds import (
+    MODEL_GONE,
+    OF_DOOR,
+    RETRY_AFTER_S,
+    WORKER_DIED,
+    ErrorKind,
+)
 from offpath.handler.process.host_limits import count_cores
 from offpath.serving.front.behind import MODEL_NAME, Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
@@ -225,6 +231,7 @@ def _format_error_replies(behind: Behind) -> dict[str, Any]:
     return {
         "error_replies": error_replies,
         "wrong_host": _format_reply(ERRORS[403], WRONG_HOST),
+        "died": _format_reply(WORKER_DIED),
         "no_memory": _format_reply(unavailable, NO_MEMORY),
         "busy": _format_reply(unavailable, unavailable.text),
         "starting": _format_reply(unavailable, STARTING),

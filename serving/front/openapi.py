@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 
-from offpath.handler.error_kinds import MODEL_GONE, OF_DOOR, OF_ITEMS
+from offpath.handler.error_kinds import (
+    ENDS_WORKERS,
+    MODEL_GONE,
+    OF_DOOR,
+    OF_ITEMS,
+    WORKER_DIED,
+)
 from offpath.handler.wire_names import REQUEST_ID_HEADER
 from offpath.serving.server.server_settings import CONF_DIR
 
 OPENAPI = "openapi.json"
-KINDS = (*OF_ITEMS, *OF_DOOR, MODEL_GONE)
+KINDS = (*OF_ITEMS, *OF_DOOR, MODEL_GONE, WORKER_DIED, ENDS_WORKERS)
 
 
 def render_openapi() -> str:

@@ -25,9 +25,15 @@ from typing import Any
 # Replaces this script's folder, whose module names could hide others.
 sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 
-from offpath.serving.fork.children import Children, import_shared, share_memory  # noqa: E402
+from offpath.serving.fork.children import (  # noqa: E402
+    Children,
+    describe_end,
+    import_shared,
+    share_memory,
+)
 from offpath.serving.granian.balance import share_numbers  # noqa: E402
 from offpath.serving.granian.plan import Plan, WorkerPlan, read_plan  # noqa: E402
+from offpath.serving.granian.suspects import Note, SharedNotes, Suspects, is_crash  # noqa: E402
 from offpath.serving.process.descriptors import awaiting_descriptors  # noqa: E402
 
 # Seconds before a worker is started again, by the number of its quick ends in a row.
@@ -50,18 +56,22 @@ class Slot:
     """The place of one worker; times are by `time.monotonic`.
 
     Attributes:
+        notes: the batch that its worker works on.
         listener: its socket, which outlives it; None for a port of a worker that ended too often.
         target: the slot whose worker its path leads to; None while the path leads nowhere.
         pid: 0 while no worker runs.
         began_s, start_s: times of its last and of its next start.
+        noted: `version` of the notes at its last start.
         quick_ends: times in a row that it ended soon after its start.
     """
 
     worker: WorkerPlan
+    notes: SharedNotes
     listener: socket.socket | None = None
     pid: int = 0
     began_s: float = 0.0
     start_s: float = 0.0
+    noted: int = 0
     quick_ends: int = 0
     target: Slot | None = None
 
@@ -82,7 +92,10 @@ class Supervisor:
 
     def __init__(self, plan: Plan, reports: socket.socket) -> None:
         self.plan = plan
-        self._slots = [Slot(one) for one in plan.workers]
+        self._slots = [
+            Slot(one, SharedNotes(one.model.settings.batch_size)) for one in plan.workers
+        ]
+        self.suspects = Suspects()
         self._reports = reports
         self.means = share_numbers(len(self._slots))
         self.deadlines = share_numbers(len(self._slots))
@@ -146,7 +159,8 @@ class Supervisor:
         """Starts a worker; True in the worker."""
         if slot.listener is None and slot.quick_ends < 2:
             slot.listener = self.open_listener(slot.worker)
-        slot.began_s = time.monotonic()
+        slot.notes.write([])
+        slot.began_s, slot.noted = time.monotonic(), slot.notes.version
         limit_s = slot.worker.model.settings.startup_timeout_s
         self.deadlines[slot.worker.number] = slot.began_s + limit_s
         slot.pid = self._children.fork(slot)
@@ -184,7 +198,13 @@ class Supervisor:
         """Notes the end of a worker and sets the time of the next start."""
         code = self._children.note_end(slot.pid)
         ran_s = time.monotonic() - slot.began_s
-        slot.quick_ends = slot.quick_ends + 1 if ran_s < STABLE_S else 1
+        batch = [Note(*one) for one in slot.notes.read()]
+        is_by_image = bool(batch) and is_crash(code)
+        # A worker that had answered batches was well. The next one starts at once, because pauses
+        # would let all clients wait for the image of one.
+        was_well = slot.notes.version > slot.noted + 1
+        is_quick = ran_s < STABLE_S and not (is_by_image and was_well)
+        slot.quick_ends = slot.quick_ends + 1 if is_quick else 1
         pause_s = PAUSES_S[min(slot.quick_ends, len(PAUSES_S)) - 1]
         slot.pid, slot.start_s = 0, time.monotonic() + pause_s
         number = slot.worker.number
@@ -195,16 +215,21 @@ class Supervisor:
             # It is not coming back soon: its requests are refused, so that others get them.
             slot.listener.close()
             slot.listener = None
-        how = f"with exit status {code}"
-        if code < 0:
-            how = f"by {signal.Signals(-code).name}"
-            if time.monotonic() > self.deadlines[number]:
-                how = "because it took too long"
+        how = describe_end(code)
+        if code < 0 and time.monotonic() > self.deadlines[number]:
+            how = "because it took too long"
         send(self._reports, number, ended=how)
         log(
             f"worker {number} of {slot.worker.model.name} ended {how} after {ran_s:.0f} s; "
             f"starting another{f' in {pause_s} s' if pause_s else ''}"
         )
+        for one in batch:
+            log(
+                f"worker {number} worked on {one.request_id} of {one.client or 'a client'}, image "
+                f"{one.image % (1 << 64):016x} {one.sha256}"
+            )
+        if is_by_image:
+            self.suspects.count_death(batch)
 
     def _end(self, *_: object) -> None:
         self._is_ending = True
@@ -264,7 +289,7 @@ def main(reports: socket.socket) -> None:
     supervisor = Supervisor(plan, reports)
     slot = supervisor.run()
     if slot is not None:
-        run_worker(slot.worker, slot.listener, reports, supervisor)
+        run_worker(slot.worker, slot.listener, reports, supervisor, slot.notes)
 
 
 if __name__ == "__main__":

@@ -31,10 +31,11 @@ from offpath.serving.granian.balance import Balance
 from offpath.serving.granian.metric_sums import MetricSums, SummedMetric
 from offpath.serving.granian.plan import Plan, WorkerPlan
 from offpath.serving.granian.supervisor import BACKLOG, Supervisor, path_leads_to, send
+from offpath.serving.granian.suspects import SharedNotes, WatchedHandler
 from offpath.serving.granian.uploads import Body, BodyMemory
 from offpath.serving.process.gpus import list_gpus
 from offpath.serving.server.served_model import ServedModel
-from offpath.serving.service.archived_handler import ArchivedHandler
+from offpath.serving.service.archived_handler import ArchivedHandler, open_body
 from offpath.serving.service.messages import list_served
 from offpath.serving.service.model_service import Handler, ModelService, ServiceSettings
 
@@ -214,6 +215,7 @@ def run_worker(
     listener: socket.socket | None,
     reports: socket.socket,
     supervisor: Supervisor,
+    notes: SharedNotes,
 ) -> None:
     """Loads the archive, tells `offpath serve`, and serves until SIGTERM; never returns."""
     number = worker.number
@@ -226,7 +228,10 @@ def run_worker(
         sums.add("WorkerLoadTime", load_ms, False, WorkerName=worker.log_name, Level="Host")
     except Exception as error:
         why = "".join(traceback.format_exception_only(error)).strip()
-        send(reports, number, failed=why[:MAX_REASON_CHARS])
+        while not send(
+            reports, number, failed=why[:MAX_REASON_CHARS]
+        ):  # until the supervisor's time is up
+            time.sleep(PATH_LOOK_S)
         # The terminal shows the first line alone.
         logger.exception("the model failed to load: %s", why)
         os._exit(EXIT_STATUS)
@@ -244,8 +249,14 @@ def run_worker(
     while not path_leads_to(worker.socket):
         time.sleep(PATH_LOOK_S)
 
+    count_refused = partial(sums.add, "offpath_refused_images_total", ModelName=worker.model.name)
+    count_refused(0)
+    watched = WatchedHandler(
+        handler, notes, supervisor.suspects.shared, partial(count_refused, 1), open_body
+    )
+
     def make_app() -> App:  # in the event loop
-        return App(plan, worker, handler, sums, lambda series: tell(series=series), balance, beat)
+        return App(plan, worker, watched, sums, lambda series: tell(series=series), balance, beat)
 
     uvloop.run(serve(make_app, listener, lambda: tell(ready=handler.describe())))
     os._exit(0)
@@ -277,8 +288,7 @@ async def serve(
     app = make_app()
     app.http = InheritedServer(listener, app)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.http.stop)
-    watch = asyncio.gather(app.look_after(), app.balance.run())
-    tell_ready()
+    watch = asyncio.gather(app.look_after(), app.balance.run(), insist(tell_ready))
     # Granian answers the requests in flight before this returns.
     await app.http.serve()
     if app.is_ending:
@@ -288,6 +298,12 @@ async def serve(
         await watch
     await asyncio.to_thread(app.service.close)
     app.write_series()
+
+
+async def insist(tell: Callable[[], bool]) -> None:
+    """Sends a report again until it is taken: it had no room while others waited to be read."""
+    while not tell():
+        await asyncio.sleep(TICK_S)
 
 
 def choose_gpu(model: ServedModel, slot: int) -> int | None:

@@ -7,7 +7,6 @@ to a run folder of its own: servers run side by side, and nothing is left behind
 from __future__ import annotations
 
 import resource
-import signal
 import subprocess
 import time
 from abc import ABC, abstractmethod
@@ -17,6 +16,7 @@ from typing import IO, Any, TypeVar
 
 from offpath.archive.mar_file import MarFile
 from offpath.errors import ExpectedError
+from offpath.serving.fork.children import describe_end
 from offpath.serving.process.guard import Guard
 from offpath.serving.process.processes import end_family
 from offpath.serving.process.tmp_folders import make_short_tmp_dir, remove_folder
@@ -192,9 +192,7 @@ class Server(ABC):
 
     def describe_end(self) -> str:
         status = None if self._process is None else self._process.poll()
-        how = f"with exit status {status}"
-        if status is not None and status < 0:
-            how = f"by {signal.Signals(-status).name}"
+        how = "with an unknown status" if status is None else describe_end(status)
         words = "\n  ".join(self.last_words())
         return f"{self.product} ended by itself {how}. Its log {self.log_path} says:\n  {words}"
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Waiting = tuple[Any, "asyncio.Future[Any]"]
+# Of a reply that `handle` leaves out: the request is handled again, as a batch of its own.
+ALONE = None
 
 
 class BatchQueue:
@@ -20,8 +22,12 @@ class BatchQueue:
     instead closes a batch by its clock while the previous one still runs, so that batches are small
     under load: docs/research/2026-11-22-ray-serve.md has the figures.
 
+    Requests that came together wait as one group. A batch takes one request of each group in turn,
+    so a group of a hundred delays the others no more than a lone request does.
+
     Args:
-        handle: takes the requests of a batch and returns as many replies; runs in the thread.
+        handle: takes the requests of a batch and returns as many replies; runs in the thread. A
+            reply may be ALONE if the batch has several requests.
         most: the most requests in a batch.
         delay_s: how long the first request of a batch waits at most for as many others as were in
             flight when the last batch ended.
@@ -38,7 +44,7 @@ class BatchQueue:
         self._clock = clock
         self._since_s: float | None = None
         self._expected = 1
-        self._waiting: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[list[Waiting] | None] = queue.SimpleQueue()
         self._unanswered: set[asyncio.Future[Any]] = set()
         self._thread = threading.Thread(target=self._run, name="handler", daemon=True)
         self._thread.start()
@@ -47,18 +53,28 @@ class BatchQueue:
         """Returns the reply to one request; raises what `handle` raised for its batch."""
         future = asyncio.get_running_loop().create_future()
         self._unanswered.add(future)
-        self._waiting.put((request, future))
+        self._waiting.put([(request, future)])
         try:
             return await future
         finally:
             self._unanswered.discard(future)
 
     async def answer_all(self, requests: Sequence[Any]) -> list[Any]:
-        """Returns the replies to requests that came together, which share a batch if they fit."""
+        """Returns the replies to requests that came together, which share batches if they can."""
         if len(requests) == 1:
             return [await self.answer(requests[0])]
         self._expected = max(self._expected, min(self._most, len(requests)))
-        return await asyncio.gather(*map(self.answer, requests))
+        loop = asyncio.get_running_loop()
+        group = [(request, loop.create_future()) for request in requests]
+        futures = [future for _, future in group]
+        self._unanswered.update(futures)
+        self._waiting.put(group)
+        try:
+            return await asyncio.gather(*futures)
+        finally:
+            self._unanswered.difference_update(futures)
+            for future in futures:
+                future.cancel()  # those that nobody waits for, after an error
 
     def abandon(self, error: Exception) -> None:
         """Raises an error for every request that has no reply yet; runs in the event loop."""
@@ -85,18 +101,25 @@ class BatchQueue:
     def _gather(self) -> tuple[list[Waiting], bool]:
         """Returns the next batch, and False after the last one."""
         batch: list[Waiting] = []
-        first = self._waiting.get()
+        group = self._waiting.get()
         end = self._clock() + self._delay_s
-        while first is not None:
-            batch.append(first)
+        while group is not None or not self._waiting.empty():
+            if group is None:  # other groups were put back behind the end
+                self._waiting.put(None)
+            else:
+                first = group.pop(0)
+                if group:  # the rest waits behind everybody else
+                    self._waiting.put(group)
+                if not first[1].cancelled():
+                    batch.append(first)
             if len(batch) == self._most:
                 return batch, True
             try:
                 if len(batch) < self._expected:
                     left_s = max(0.0, end - self._clock())
-                    first = self._waiting.get(timeout=left_s)
+                    group = self._waiting.get(timeout=left_s)
                 else:
-                    first = self._waiting.get_nowait()
+                    group = self._waiting.get_nowait()
             except queue.Empty:
                 return batch, True
         return batch, False
@@ -119,6 +142,10 @@ class BatchQueue:
         # One call for the whole batch, because each call wakes the event loop.
         loop = futures[0].get_loop()
         loop.call_soon_threadsafe(settle, futures, replies, failure)
+        if failure is None and ALONE in replies:
+            for one, reply in zip(waiting, replies):
+                if reply is ALONE:
+                    self._answer([one])
 
 
 def settle(
@@ -128,7 +155,7 @@ def settle(
     for idx, future in enumerate(futures):
         if future.done():
             continue
-        if failure is None:
-            future.set_result(replies[idx])
-        else:
+        if failure is not None:
             future.set_exception(failure)
+        elif replies[idx] is not ALONE:
+            future.set_result(replies[idx])

@@ -37,12 +37,14 @@ class Request:
         request_id: the prediction log's `event_id`; unique.
         headers: headers as the client sent them; `content-type` in lower case.
         arrived_s: time by `time.monotonic` of this host at which the body was read; 0 if unknown.
+        file: path of the front door's file with the body of the whole request; empty without one.
     """
 
     body: bytes
     request_id: str
     headers: Mapping[str, str] = field(default_factory=dict)
     arrived_s: float = 0.0
+    file: str = ""
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from ipaddress import IPv6Network
 from pathlib import Path
 from typing import Any, Protocol
 
-from offpath.handler.error_kinds import BUSY, MODEL_GONE
-from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, ID_HEADER, REQUEST_ID_HEADER
+from offpath.handler.error_kinds import BUSY, MODEL_GONE, TOO_MANY
+from offpath.handler.wire_names import (
+    BODY_HEADER,
+    CLIENT_HEADER,
+    EXPLAIN_HEADER,
+    ID_HEADER,
+    REQUEST_ID_HEADER,
+)
 from offpath.serving.service.archived_handler import ArchivedHandler, MakeMetric, open_body
 from offpath.serving.service.batch_queue import BatchQueue
 from offpath.serving.service.kserve import (
@@ -92,7 +100,10 @@ class Handler(Protocol):
     is_foreign: bool
 
     def handle(self, requests: Sequence[Request]) -> list[Reply]:
-        """Answers a batch, one reply per request, in order."""
+        """Answers a batch, one reply per request, in order.
+
+        Of several requests it may leave some to a batch of their own: their reply is ALONE.
+        """
 
     def close(self) -> None:
         """Ends the handler after its last batch."""
@@ -101,6 +112,12 @@ class Handler(Protocol):
 def largest_body_bytes(max_payload_bytes: int) -> int:
     """Returns the size of the largest body that can hold an image of this size: base64 in JSON."""
     return -(-max_payload_bytes // 3) * 4 + ENVELOPE_BYTES
+
+
+@lru_cache(maxsize=1024)
+def name_client(address: str) -> str:
+    """Returns what counts as one client, as in nginx.conf: an IPv6 network of 64 bits is one."""
+    return str(IPv6Network((address, 64), strict=False)) if ":" in address else address
 
 
 async def await_client(answer: Awaitable[list[Reply]], file: str) -> list[Reply]:
@@ -154,6 +171,8 @@ class ModelService:
             self._handle, settings.batch_size, settings.max_batch_delay_ms / 1000
         )
         self._reading = asyncio.Lock()
+        # Client -> its requests here, where a front door names clients.
+        self._of_client: Counter[str] = Counter()
         # Of `answer_batch`; its thread starts with the first batch.
         self._pool = ThreadPoolExecutor(1, "batch")
         self._late: Future[list[Reply]] | None = None
@@ -224,15 +243,17 @@ class ModelService:
         """
         self._check_queue()
         headers = request.headers
+        client, most_of_client = self._read_client(headers)
         is_named = self._settings.has_door and bool(headers.get(BODY_HEADER))
         content: Any = b"" if is_named else await self._read(body)
-        request = replace(request, arrived_s=time.monotonic())
+        file = headers[BODY_HEADER] if is_named else ""
+        request = replace(request, arrived_s=time.monotonic(), file=file)
         if read is None:  # the handler opens a named body
-            (reply,) = await self._answer([replace(request, body=content)], began_s)
+            (reply,) = await self._answer([replace(request, body=content)], began_s, client)
             return reply
         # Others keep half of the queue, because the door counts this as one request.
-        most = min(MOST_INSTANCES, max(1, self._settings.most_requests // 2))
-        self._add(1)
+        most = min(MOST_INSTANCES, max(1, self._settings.most_requests // 2), most_of_client)
+        self._add(1, client)
         try:
             # In a thread, because a large one takes long; one by one, because a text may take six
             # times the memory of its body.
@@ -241,25 +262,44 @@ class ModelService:
                     content = open_body(headers)
                 inference = await asyncio.to_thread(read, content, headers, most)
         finally:
-            self._add(-1)
+            self._add(-1, client)
         del content  # whose memory is held for the images from now on
-        answer = self._answer(split_request(request, inference.payloads), began_s)
-        replies = await (await_client(answer, headers[BODY_HEADER]) if is_named else answer)
+        images = split_request(request, inference.payloads)
+        if len(images) > 1 and self._of_client[client] + len(images) > most_of_client:
+            raise Refused(TOO_MANY)
+        answer = self._answer(images, began_s, client)
+        replies = await (await_client(answer, file) if is_named else answer)
         failed = find_failure(replies)
         if failed is not None:
             return failed
         own_id = request.request_id or headers.get(ID_HEADER, "")
         return merge_headers(replies, inference.write(replies, {**self._model, "id": own_id}))
 
-    async def _answer(self, requests: Sequence[Request], began_s: float) -> list[Reply]:
+    def _read_client(self, headers: Mapping[str, str]) -> tuple[str, int]:
+        """Returns the client by the front door's word, and how many images it may have here.
+
+        The door limits its requests. Those with several images get `client-connections` of this
+        process too, but at most the client's share of the queue, or half of the queue.
+        """
+        most = self._settings.most_requests
+        given = headers.get(CLIENT_HEADER, "").split()
+        if not self._settings.has_door or len(given) != 3:
+            return "", most
+        address, connections, queue = given[0], int(given[1]), int(given[2])
+        share = max(most // 2, most * connections // queue)
+        return name_client(address), max(1, min(connections, share))
+
+    async def _answer(
+        self, requests: Sequence[Request], began_s: float, client: str
+    ) -> list[Reply]:
         """Returns the handler's replies; each request takes a place in the queue."""
         # An upload does not count as a request that waits, because it may never end.
         self._check_queue(len(requests))
-        self._add(len(requests))
+        self._add(len(requests), client)
         try:
             replies: list[Reply] = await self._batches.answer_all(requests)
         finally:
-            self._add(-len(requests))
+            self._add(-len(requests), client)
         self.answered += len(requests)
         self.took_s += len(requests) * (time.monotonic() - began_s)
         return replies
@@ -282,8 +322,11 @@ class ModelService:
         if self.requests + requests > self._settings.most_requests:
             raise Refused(BUSY)
 
-    def _add(self, requests: int) -> None:
+    def _add(self, requests: int, client: str) -> None:
         self.requests += requests
+        self._of_client[client] += requests
+        if not self._of_client[client]:
+            del self._of_client[client]
         self._count(requests)
 
     def _handle(self, requests: Sequence[Request]) -> list[Reply]:

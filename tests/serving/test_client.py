@@ -304,7 +304,10 @@ def test_nothing_is_retried_by_default_or_after_a_refusal(
     answers.status = 422
     with Client(answers.url, "cats", retries=3) as client:
         assert client.try_predict(JPEG).tries == 1
-    assert (len(answers.requests), pauses) == (2, [])
+    answers.status, answers.body = 500, b'{"code": 500, "type": "WorkerDied", "message": "died"}'
+    with Client(answers.url, "cats", retries=3) as client:
+        assert client.try_predict(JPEG).tries == 1
+    assert (len(answers.requests), pauses) == (3, [])
 
 
 def test_next_host_is_asked_at_once_and_stays_in_use(answers: Answers, pauses: list[float]) -> None:

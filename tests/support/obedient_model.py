@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from tests.support.eventually import eventually
 BATCH, WORKERS = 4, 2
 FOR_EVER = 1 << 30
 HANG = "time.sleep(600)"
+# A worker dies of a white image.
+POISON = "if any(one.min() > 2.2 for one in images): os.kill(os.getpid(), 11)"
 BREAK = 'raise RuntimeError("CUDA error: an illegal memory access was encountered")'
 MODEL = """
 import json
@@ -53,6 +57,8 @@ class Net(torch.nn.Module):
         if self.times:
             self.times -= 1
             exec(self.code)
+        if (standing := Path(FLAG + ".standing")).exists():
+            exec(standing.read_text())
         if Path(FLAG + ".fails").exists():
             raise ValueError("it fails")
         pooled = torch.nn.functional.adaptive_avg_pool2d(images, 4)
@@ -73,6 +79,13 @@ class Flag:
     def order(self, code: str, times: int = 1) -> None:
         """Lets the worker of the next batch run code in it, and in so many batches in all."""
         self._write(".order", json.dumps([code, times]))
+
+    @contextmanager
+    def standing(self, code: str) -> Iterator[None]:
+        """Lets every batch of every worker run code, which sees its `images`."""
+        self._write(".standing", code)
+        yield
+        self.file(".standing").unlink()
 
     def hold(self) -> None:
         """Lets the next batch wait for `go`."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from PIL import Image
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ImageTooCostly, ImageTooLarge
+from offpath.handler.image import decode_cost
 from offpath.handler.image.decode import DecodeOptions, decode_image
 from offpath.handler.image.decode_cost import BUDGET_S
 from tests.fuzz.costly_requests import deflated_after_nothing, jpeg_of_exif
@@ -24,6 +26,8 @@ from tests.support.costly import (
     tiff_around,
     tiff_of_tags,
 )
+from tests.support.eventually import eventually
+from tests.support.guarantees import guarantee
 from tests.support.photographs import encode
 
 MOST_BYTES = HandlerConfig().max_payload_bytes
@@ -135,3 +139,34 @@ def test_a_tiff_of_too_many_bits_is_refused_before_libtiff_sees_it() -> None:
     body = make_tiff(b"", width=7000, height=7000, bits=(16,) * 4, photometric=2)
     with pytest.raises(ImageTooLarge, match="64 bits"):
         decode_image(body, OPTIONS)
+
+
+@guarantee(
+    "Costly images",
+    "handler/image/decode.py",
+    "with MEMORY.hold(PILLOW_BYTES * image.height * image.width):",
+    "with MEMORY.hold(0):",
+)
+@pytest.mark.parametrize(
+    ("format", "options", "waits"),
+    [
+        pytest.param("PNG", {}, True, id="png"),
+        pytest.param("TIFF", {}, True, id="tiff"),
+        pytest.param("WEBP", {"save_all": True}, True, id="webp"),
+        pytest.param("JPEG", {"progressive": True}, True, id="progressive-jpeg"),
+        # Decoded at an eighth of its size.
+        pytest.param("JPEG", {}, False, id="jpeg"),
+    ],
+)
+def test_a_large_image_waits_for_memory(format: str, options: dict, waits: bool) -> None:
+    image = Image.new("RGB", (2000, 1500))
+    payload = encode(image, format, **options)
+    with ThreadPoolExecutor(1) as pool:
+        with decode_cost.MEMORY.hold(decode_cost.MAX_DECODING_BYTES):
+            decoded = pool.submit(decode_image, payload, DecodeOptions(min_size=100))
+            eventually(lambda: decoded.done() or decode_cost.MEMORY._changed._waiters)
+            assert decoded.done() != waits
+        assert decoded.result().width == 2000
+    # A single image has room, whatever its size, and what was held is free.
+    with decode_cost.MEMORY.hold(2 * decode_cost.MAX_DECODING_BYTES):
+        pass

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 import pytest
+from PIL import Image
 
 from offpath.archive.mar_file import MarFile
 from offpath.cli import run
@@ -41,6 +42,7 @@ from tests.support.front import (
     send_hostile_user_ids,
 )
 from tests.support.granian import GranianProcess, granian
+from tests.support.guarantees import guarantee
 from tests.support.hostile_clients import CHECKS, FORMS, Form, Target
 from tests.support.images import jpeg
 from tests.support.obedient_model import (
@@ -48,11 +50,13 @@ from tests.support.obedient_model import (
     BREAK,
     FOR_EVER,
     HANG,
+    POISON,
     WORKERS,
     Flag,
     build_obedient,
     read_ready_pids,
 )
+from tests.support.photographs import encode
 
 pytestmark = pytest.mark.server
 WHY = (
@@ -126,9 +130,10 @@ def test_a_killed_worker_costs_its_requests_at_most_and_is_replaced(
         kill_and_wait(door, other)
         count = len(seen.answered)
         eventually(lambda: len(seen.answered) > count + 50)
-    assert not seen.broken and set(seen.statuses) <= {200, 503}, seen
+    assert not seen.broken and set(seen.statuses) <= {200, 500, 503}, seen
     # What each worker had when it died. The other worker answers all else.
-    assert 0 < seen.statuses[503] <= 3 * CLIENTS, seen
+    assert 0 < seen.statuses[500] + seen.statuses[503] <= 3 * CLIENTS, seen
+    assert seen.statuses[500] <= 3 * BATCH, seen
     starts = before + 3
     eventually(lambda: read_metrics(door)["offpath_worker_starts_total"] >= starts)
     assert "ended by SIGKILL" in door.errors()
@@ -161,6 +166,68 @@ def describe(door: GranianProcess, model: str) -> list[dict]:
     socket = httpx.HTTPTransport(uds=str(door.run / "management.sock"))
     with httpx.Client(transport=socket, base_url="http://localhost") as client:
         return client.get(f"/models/{model}").json()
+
+
+@guarantee(
+    "A worker dies of an image",
+    "serving/conf/nginx.conf",
+    "if (-x $request_body_file) {",
+    "if (-d $request_body_file) {",
+)
+def test_only_what_was_in_the_dying_batch_gets_500(door: GranianProcess, flag: Flag) -> None:
+    """Retries repeat 503, and would end a second worker."""
+    url = f"{door.url}/predictions/tricky/2.0"  # which has one worker
+    flag.hold()
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        first = pool.submit(httpx.post, url, content=jpeg(), timeout=MOST_S)
+        killed = flag.find_holder()
+        others = [pool.submit(httpx.post, url, content=jpeg(), timeout=MOST_S) for _ in range(4)]
+        eventually(lambda: len(list(door.bodies.iterdir())) == 5)
+        os.kill(killed, signal.SIGSEGV)
+        inside, waiting = first.result(), [one.result() for one in others]
+    assert (inside.status_code, inside.json()["type"]) == (500, "WorkerDied")
+    # Those that had not reached the worker waited for the next one.
+    assert {one.status_code for one in waiting} <= {200, 503}, waiting
+    said = f"worked on {inside.headers['x-request-id']} of 127.0.0.1"
+    eventually(lambda: said in door.errors())
+    eventually(lambda: not is_short(door))
+
+
+@guarantee(
+    "A worker dies of an image",
+    "serving/granian/suspects.py",
+    "if sha256 == refused",
+    "if sha256 is refused",
+)
+def test_an_image_that_ends_workers_is_refused_after_the_third_and_costs_others_little(
+    door: GranianProcess, flag: Flag
+) -> None:
+    before, url = read_metrics(door), f"{door.url}/predictions/tricky"
+    path = "/predictions/tricky"
+    bodies = [encode(Image.new("RGB", (300, side), "white"), "PNG") for side in (300, 301)]
+    with door.load(path, [jpeg()], clients=CLIENTS, pause_s=PAUSE_S) as seen:
+        eventually(lambda: len(seen.answered) > 20)
+        with flag.standing(POISON):
+            statuses = []
+            while len(statuses) < 20 and 422 not in statuses:
+                statuses.append((last := httpx.post(url, content=bodies[0])).status_code)
+                eventually(lambda: not is_short(door))
+            # As a form, whose boundary is random, the same image counts as the same.
+            form = {"data": ("a.png", bodies[0])}
+            while len(statuses) < 20 and httpx.post(url, files=form).status_code != 422:
+                eventually(lambda: not is_short(door))
+                statuses.append(500)
+        assert httpx.post(url, content=bodies[1]).status_code == 200
+        count = len(seen.answered)
+        eventually(lambda: len(seen.answered) > count + 50)
+    assert statuses == [500, 500, 500, 422, 500, 500, 500]
+    assert last.json()["type"] == "EndsWorkers"
+    # The image was alone when it ended the third worker.
+    assert not seen.broken and seen.statuses[500] < 2 * 2 * BATCH, seen
+    assert seen.statuses[503] <= 2 * 3 * CLIENTS, seen
+    eventually(lambda: read_metrics(door)["offpath_refused_images_total"] == 2)
+    starts = read_metrics(door)["offpath_worker_starts_total"]
+    assert starts - before["offpath_worker_starts_total"] == 6
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from tritonclient.utils import InferenceServerException
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
+from offpath.handler.wire_names import CLIENT_HEADER
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.service.kserve import LENGTH_HEADER
 from offpath.serving.session import make_server
@@ -36,6 +37,7 @@ from tests.fuzz.costly_requests import PALETTE, png
 from tests.support.eventually import MOST_S, eventually
 from tests.support.front import FrontProcess, log_variables
 from tests.support.granian import GranianProcess, granian
+from tests.support.guarantees import guarantee
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 pytestmark = pytest.mark.server
@@ -72,6 +74,7 @@ def door(folder: Path) -> Iterator[GranianProcess]:
     """Serves `plain` with a shadow, and `split` whose canary answers everything."""
     options = ["plain-1.0", "plain-2.0", "split-1.0", "split-2.0", "--explanations"]
     options += ["--shadow", "plain=2.0:100%", "--canary", "split=2.0:100%"]
+    options += ["--limit", "client-connections=8"]
     with granian(folder / "store", folder / "logs", *options, **log_variables(folder)) as running:
         yield running
 
@@ -413,6 +416,21 @@ def test_more_images_than_the_queue_has_room_for_are_refused(direct: str) -> Non
     reply = httpx.post(direct + V1, json={"instances": TEXTS * 3})
     assert (reply.status_code, reply.json()["type"]) == (400, "BadEnvelope")
     assert "more than 8 images" in reply.json()["error"]
+
+
+@guarantee(
+    "Forged headers, names and keys",
+    "serving/conf/nginx.conf",
+    "proxy_set_header {{ names.CLIENT_HEADER }}",
+    "# {{ names.CLIENT_HEADER }}",
+)
+def test_the_door_counts_images_whatever_a_client_says_of_itself(door: GranianProcess) -> None:
+    forged = {CLIENT_HEADER: "192.0.2.1 1000 1000"}
+    statuses = []
+    for images in (8, 9):
+        body = {"instances": (TEXTS * 3)[:images]}
+        statuses.append(httpx.post(door.url + V1, json=body, headers=forged).status_code)
+    assert statuses == [200, 400]
 
 
 def test_each_image_has_a_record_and_so_has_its_copy(door: GranianProcess, folder: Path) -> None:

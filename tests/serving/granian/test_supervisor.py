@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import faulthandler
+import os
+import signal
 import socket
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -10,9 +15,19 @@ import pytest
 from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.granian import supervisor
 from offpath.serving.granian.plan import Plan, WorkerPlan
-from offpath.serving.granian.supervisor import LOOK_S, SILENT_S, Supervisor
+from offpath.serving.granian.supervisor import LOOK_S, SILENT_S, Supervisor, send
+from offpath.serving.granian.suspects import Note
+from offpath.serving.granian.worker import insist
 from offpath.serving.server.served_model import ServedModel
 from tests.support.clock import Clock
+from tests.support.eventually import MOST_S
+
+
+def make_supervisor(monkeypatch: pytest.MonkeyPatch, workers: int) -> Supervisor:
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    model = ServedModel("a", "1.0", "", ServingSettings(max_workers=workers), 0, True)
+    plans = [WorkerPlan(model, number, "", None, 1) for number in range(workers)]
+    return Supervisor(Plan(tuple(plans), "", 0, False, 1, 1), socket.socket())
 
 
 def test_only_a_worker_that_was_silent_while_others_ran_is_killed(
@@ -20,11 +35,8 @@ def test_only_a_worker_that_was_silent_while_others_ran_is_killed(
 ) -> None:
     clock, killed = Clock(), []
     monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=clock))
-    monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("os.kill", lambda pid, _: killed.append(pid))
-    model = ServedModel("a", "1.0", "", ServingSettings(max_workers=3), 0, True)
-    workers = [WorkerPlan(model, number, "", None, 1) for number in range(3)]
-    running = Supervisor(Plan(tuple(workers), "", 0, False, 1, 1), socket.socket())
+    running = make_supervisor(monkeypatch, 3)
     for slot in running._slots:
         slot.pid = 100 + slot.worker.number
 
@@ -46,3 +58,60 @@ def test_only_a_worker_that_was_silent_while_others_ran_is_killed(
     running._kill_late()
     assert killed == []
     assert look(2 * LOOK_S, 0) == [101]
+
+
+@pytest.mark.parametrize(
+    ("code", "batches", "paused", "how"),
+    [
+        pytest.param(signal.SIGSEGV, 2, False, "by SIGSEGV", id="an-image-ended-a-good-worker"),
+        pytest.param(signal.SIGSEGV, 1, True, "by SIGSEGV", id="its-first-batch-ended-it"),
+        pytest.param(signal.SIGKILL, 2, True, "by SIGKILL", id="killed"),
+        pytest.param(signal.SIGRTMIN + 6, 2, True, "by signal 40", id="a-signal-without-a-name"),
+    ],
+)
+def test_no_pause_follows_a_crash_that_an_image_may_have_caused(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    code: int,
+    batches: int,
+    paused: bool,
+    how: str,
+) -> None:
+    running = make_supervisor(monkeypatch, 1)
+    (slot,) = running._slots
+    for _ in range(3):
+        slot.notes.write([])
+        slot.noted, slot.began_s = slot.notes.version, 1e12
+        slot.pid = running._children.fork(slot)
+        if not slot.pid:
+            faulthandler.disable()
+            os.kill(os.getpid(), code)
+        for number in range(batches):
+            slot.notes.write([Note(number, f"id-{number}", "192.0.2.1")])
+        running._note_end(slot)
+    said = capfd.readouterr().err
+    assert said.count(f"ended {how} after") == 3 and said.count("starting another in 1 s") == (
+        2 if paused else 0
+    )
+    assert said.count(f"worked on id-{batches - 1} of 192.0.2.1, image 0") == 3
+    assert bool(running.suspects.shared.read()) == (code == signal.SIGSEGV)
+
+
+def test_a_report_that_had_no_room_is_sent_again() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    while send(theirs, 0, series=["x" * 10_000]):
+        pass
+
+    async def tell() -> None:
+        asked = asyncio.ensure_future(insist(partial(send, theirs, 0, ready={})))
+        await asyncio.sleep(0)
+        ours.setblocking(False)
+        received = b""
+        while b"ready" not in received:
+            try:
+                received = ours.recv(1 << 16)
+            except BlockingIOError:
+                await asyncio.sleep(0.01)
+        await asked
+
+    asyncio.run(asyncio.wait_for(tell(), MOST_S))

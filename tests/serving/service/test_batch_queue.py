@@ -12,9 +12,10 @@ from types import SimpleNamespace
 import pytest
 
 from offpath.serving.service import batch_queue
-from offpath.serving.service.batch_queue import BatchQueue
+from offpath.serving.service.batch_queue import ALONE, BatchQueue
 from tests.support.clock import Clock
 from tests.support.eventually import MOST_S, eventually
+from tests.support.guarantees import guarantee
 
 HOUR_S = 3600.0
 
@@ -129,4 +130,45 @@ async def test_a_request_after_company_waits_for_as_many_until_the_delay_is_over
     await asyncio.gather(*sent)
     assert asked[6] == 0.0
     assert gate.batches == [[0], [2, 3, 4], [5, 6]]
+    batches.close()
+
+
+@guarantee(
+    "Many images in one request",
+    "serving/service/batch_queue.py",
+    "                if group:  # the rest waits behind everybody else",
+    "                while group and len(batch) + 1 < self._most:\n"
+    "                    batch.append(first)\n"
+    "                    first = group.pop(0)\n"
+    "                if group:",
+)
+@in_event_loop
+async def test_a_group_takes_turns_with_all_others_and_is_answered_at_the_end_too():
+    gate = Gate()
+    batches = BatchQueue(gate, 4, 0.0)
+    sent = await send(batches, 0)
+    eventually(lambda: gate.batches)
+    groups = [asyncio.ensure_future(batches.answer_all(range(n, n + 5))) for n in (20, 30)]
+    await asyncio.sleep(0)
+    sent += await send(batches, 2, 3)
+    threading.Thread(target=batches.close, daemon=True).start()
+    eventually(lambda: batches._waiting.qsize() == 5)
+    gate.may_go.set()
+    await asyncio.gather(*sent)
+    assert await groups[0] == [200, 210, 220, 230, 240]
+    assert await groups[1] == [300, 310, 320, 330, 340]
+    assert gate.batches == [[0], [20, 30, 2, 3], [21, 31, 22, 32], [23, 33, 24, 34]]
+
+
+@in_event_loop
+async def test_a_request_that_must_be_alone_is_answered_after_its_batch():
+    asked: list[list[int]] = []
+
+    def handle(requests: Sequence[int]) -> list[int | None]:
+        asked.append(list(requests))
+        return [ALONE if n == 2 and len(requests) > 1 else 10 * n for n in requests]
+
+    batches = BatchQueue(handle, 4, HOUR_S)
+    assert await batches.answer_all([2, 3, 4, 2]) == [20, 30, 40, 20]
+    assert asked == [[2, 3, 4, 2], [2], [2]]
     batches.close()

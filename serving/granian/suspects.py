@@ -1,0 +1,210 @@
+"""Finds the images that end workers, by notes in memory that outlives a worker.
+
+A worker notes each batch before it begins. When the worker has died, the supervisor logs the notes
+and counts a death for each image. An image with two deaths is a suspect: each worker answers it
+once in a batch of its own. If the worker dies of that, the image is refused for an hour.
+
+A hash of three kilobytes tells images apart and costs microseconds. Its key is that of the
+supervisor, which its workers share. Only an image with the same SHA-256 is refused, so that no
+client can have the image of another one refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import marshal
+import mmap
+import os
+import signal
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from offpath.handler.error_kinds import ENDS_WORKERS
+from offpath.handler.wire_names import BODY_HEADER, CLIENT_HEADER, ID_HEADER
+from offpath.serving.service.batch_queue import ALONE
+from offpath.serving.service.messages import Refused, Reply, Request
+
+if TYPE_CHECKING:
+    from offpath.serving.service.model_service import Handler
+
+SUSPECT_DEATHS = 2
+REFUSED_S = 3600.0
+# Images whose deaths are remembered, and the most bytes of one of them or of a note.
+MOST_IMAGES, NOTE_BYTES = 256, 256
+# What a decoder or a model dies of. The kernel and operators use other signals.
+CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
+# At the end of the log if C++ aborts for want of memory.
+NO_MEMORY, LOG_BYTES = b"bad_alloc", 4096
+# Until the replies of the batch before have left.
+PAUSE_S = 0.05
+SAMPLE_BYTES = 1024
+# Mode of the file of a body once its request is in work (nginx.conf).
+IN_WORK = 0o700
+HEAD = struct.Struct("<qq")
+
+
+class Note(NamedTuple):
+    """An image in work; `sha256` is empty unless it is a suspect, which is alone."""
+
+    image: int
+    request_id: str
+    client: str
+    sha256: str = ""
+
+
+class SharedNotes:
+    """A list of tuples in memory that forked processes share; one process writes it."""
+
+    def __init__(self, most: int) -> None:
+        self._memory = mmap.mmap(-1, HEAD.size + most * NOTE_BYTES)
+
+    def write(self, notes: Sequence[tuple[Any, ...]]) -> None:
+        # Several times as fast as JSON, and only processes forked from this one read it.
+        text = marshal.dumps(list(map(tuple, notes)))
+        self._memory[HEAD.size : HEAD.size + len(text)] = text
+        HEAD.pack_into(self._memory, 0, self.version + 1, len(text))
+
+    @property
+    def version(self) -> int:
+        """The number of times that the notes were written."""
+        return int(HEAD.unpack_from(self._memory)[0])
+
+    def read(self) -> list[tuple[Any, ...]]:
+        _, size = HEAD.unpack_from(self._memory)
+        with contextlib.suppress(EOFError, ValueError, TypeError):  # killed while it wrote
+            return list(marshal.loads(self._memory[HEAD.size : HEAD.size + size]))
+        return []
+
+
+class Suspects:
+    """Counts the deaths of workers by the images that were in work, in the supervisor.
+
+    Attributes:
+        shared: for the workers: each image that was in two deaths, the time by `time.monotonic`
+            until which that counts, and its SHA-256 if it is refused.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._images: dict[int, tuple[int, float, str]] = {}
+        self.shared = SharedNotes(MOST_IMAGES)
+
+    def count_death(self, batch: Sequence[Note]) -> None:
+        for image, sha256 in {one.image: one.sha256 for one in batch}.items():
+            deaths, _, _ = self._images.pop(image, (0, 0.0, ""))
+            self._images[image] = deaths + 1, self._clock() + REFUSED_S, sha256
+        while len(self._images) > MOST_IMAGES:
+            del self._images[next(iter(self._images))]  # the one with the oldest death
+        found = [(k, *one[1:]) for k, one in self._images.items() if one[0] >= SUSPECT_DEATHS]
+        self.shared.write(found)
+
+
+class WatchedHandler:
+    """The handler of a worker, which notes each batch and answers suspects alone.
+
+    Args:
+        count_refused: is called for each image that is refused.
+        open_body: opens the file that a request's headers name.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        notes: SharedNotes,
+        suspects: SharedNotes,
+        count_refused: Callable[[], None],
+        open_body: Callable[[Mapping[str, str]], Any],
+    ) -> None:
+        self._handler, self._notes, self._suspects = handler, notes, suspects
+        self._count_refused, self._open_body = count_refused, open_body
+        self.health, self.is_foreign = handler.health, handler.is_foreign
+        self.count_requests, self.close = handler.count_requests, handler.close
+        self._version, self._known = 0, dict[int, list[Any]]()
+
+    def handle(self, requests: Sequence[Request]) -> list[Any]:
+        requests = list(map(self._open, requests))
+        images = [hash_image(find_image(request.body)) for request in requests]
+        if self._suspects.version != self._version:
+            self._version = self._suspects.version
+            self._known = {image: rest for image, *rest in self._suspects.read()}
+        if self._known.keys().isdisjoint(images):
+            return self._run(requests, list(map(make_note, images, requests)))
+        if len(requests) == 1:
+            return [self._answer_suspect(requests[0], images[0])]
+        others = [idx for idx, image in enumerate(images) if image not in self._known]
+        notes = [make_note(images[idx], requests[idx]) for idx in others]
+        replies = dict(zip(others, self._run([requests[idx] for idx in others], notes)))
+        return [replies.get(idx, ALONE) for idx in range(len(requests))]
+
+    def _open(self, request: Request) -> Request:
+        """Opens a body that the front door names, so that the handler does not open it too."""
+        if request.file and not request.body:
+            # The handler says what is wrong with a body. Another archive may hide our modules.
+            with contextlib.suppress(Refused, ImportError):
+                body = self._open_body(request.headers)
+                return replace(request, body=body, headers={**request.headers, BODY_HEADER: ""})
+        return request
+
+    def _answer_suspect(self, request: Request, image: int) -> Reply:
+        end_s, refused = self._known[image]
+        sha256 = hashlib.sha256(find_image(request.body)).hexdigest()
+        is_over = time.monotonic() >= end_s
+        if sha256 == refused and not is_over:
+            self._count_refused()
+            return Refused(ENDS_WORKERS).reply
+        time.sleep(PAUSE_S)
+        (reply,) = self._run([request], [make_note(image, request, sha256)])
+        if is_over or not refused:
+            del self._known[image]  # until it is in the next death
+        return reply
+
+    def _run(self, requests: Sequence[Request], notes: Sequence[Note]) -> list[Reply]:
+        if not requests:
+            return []
+        for request in requests:
+            if request.file:
+                with contextlib.suppress(OSError):  # the client has left
+                    os.chmod(request.file, IN_WORK)
+        self._notes.write(notes)
+        try:
+            return self._handler.handle(requests)
+        finally:
+            self._notes.write([])
+
+
+def make_note(image: int, request: Request, sha256: str = "") -> Note:
+    headers = request.headers
+    if request.request_id:  # without a door, so these headers may be forged
+        headers = {ID_HEADER: request.request_id}
+    client = headers.get(CLIENT_HEADER, "").partition(" ")[0]
+    return Note(image, headers.get(ID_HEADER, "")[:64], client[:48], sha256)
+
+
+def find_image(body: Any) -> memoryview:
+    """Returns a body; of a form only the fields, because its boundary is random."""
+    begin, end = 0, len(body)
+    if body[:2] == b"--":
+        begin, end = body.find(b"\r\n\r\n"), body.rfind(b"\r\n--")
+    return memoryview(body)[begin:end]
+
+
+def hash_image(image: memoryview) -> int:
+    middle = len(image) // 2
+    parts = image[:SAMPLE_BYTES], image[middle : middle + SAMPLE_BYTES], image[-SAMPLE_BYTES:]
+    return hash((len(image), *map(bytes, parts)))
+
+
+def is_crash(status: int) -> bool:
+    """Tells whether a worker that ended with this status may have died of an image.
+
+    A worker ends itself with 1. A negative number is a signal.
+    """
+    if status == -signal.SIGABRT:
+        with contextlib.suppress(OSError), open("/proc/self/fd/2", "rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
+            return NO_MEMORY not in log.read()
+    return status > 1 or -status in CRASHES
