@@ -16,6 +16,7 @@ import torch
 
 from offpath.archive.build import ArchiveSpec, build_archive
 from tests.archive.conftest import MakeSpec
+from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
 
 AnswerFrom = Callable[..., set[str]]
@@ -124,6 +125,7 @@ def answer_from(loader: subprocess.Popen[str]) -> AnswerFrom:
     return answer
 
 
+@guarantee("An archive runs its own copy of the handler")
 def test_own_handler_wins_over_one_that_comes_first_on_the_path(
     answer_from: AnswerFrom, folder: Path, others: Path
 ) -> None:
@@ -131,6 +133,12 @@ def test_own_handler_wins_over_one_that_comes_first_on_the_path(
     assert answer_from(folder, path=[others, folder]) == set(LABELS)
 
 
+@guarantee(
+    "An archive runs its own copy of the handler",
+    "handler/classifier_entry.py",
+    "            del sys.modules[name]",
+    "            pass",
+)
 def test_own_handler_wins_over_one_that_was_imported_before(
     answer_from: AnswerFrom, folder: Path, others: Path
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, copy_mar, read_mar, unpack_mar
 from offpath.errors import ExpectedError, WrongOption
 from tests.handler.prediction_log.conftest import mount_tmpfs  # noqa: F401
+from tests.support.guarantees import guarantee
 from tests.support.hostile_archives import (
     FILES,
     HOSTILE,
@@ -25,6 +26,12 @@ from tests.support.hostile_archives import (
 MAX_CPU_S = 5.0
 
 
+@guarantee(
+    "Hostile archives and YAML",
+    "archive/mar_file.py",
+    'is_outside = name.is_absolute() or ".." in name.parts or not name.parts',
+    "is_outside = False",
+)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_archive_is_refused_at_once(tmp_path: Path, name: str) -> None:
     path = write_hostile(tmp_path, name)

@@ -20,6 +20,7 @@ from offpath.handler.errors import ConfigError
 from offpath.serving.check.files import check_archive
 from tests.fuzz.seeds import CHANGES, Change, change
 from tests.support.echo_archive import MODEL_CONFIG
+from tests.support.guarantees import guarantee
 
 MOST_S = 2.0
 MANIFEST, CONFIG = "MAR-INF/MANIFEST.json", "model-config.yaml"
@@ -90,12 +91,14 @@ def write_and_check(manifest: str, config: str, changes: Sequence[Change] = ()) 
         check(path, Path(folder))
 
 
+@guarantee("Hostile archives and YAML")
 @given(MANIFESTS)
 @example(json.dumps({"model": {**MODEL, "configFile": "/dev/zero"}}))
 def test_any_manifest_is_taken_or_refused(manifest: str) -> None:
     write_and_check(manifest, "batchSize: 8")
 
 
+@guarantee("Hostile archives and YAML")
 @given(CONFIGS)
 @example("a: &a [x, x]\n" + "b: &b [*a, *a]\n" * 40)
 @example("a: !!bool x")
@@ -104,6 +107,7 @@ def test_any_config_is_taken_or_refused(config: str) -> None:
     write_and_check(json.dumps({"model": MODEL}), config)
 
 
+@guarantee("Hostile archives and YAML")
 @given(CHANGES)
 def test_any_damage_is_taken_or_refused(changes: list[Change]) -> None:
     write_and_check(json.dumps({"model": MODEL}), json.dumps(MODEL_CONFIG), changes)

@@ -17,6 +17,7 @@ from offpath.handler.input_maker import silence_decoders
 from offpath.handler.request.npy import NPY_MAGIC, read_npy
 from tests.fuzz.seeds import CHANGES, Change, change, make_seeds, read_corpus
 from tests.support.costly import TAG_TYPES, Tags, make_tiff
+from tests.support.guarantees import guarantee
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 SEEDS = make_seeds()
@@ -30,6 +31,12 @@ def silent() -> None:
     silence_decoders()
 
 
+@guarantee(
+    "Bytes that cause a 5xx or end a worker",
+    "handler/image/decode.py",
+    ('        raise UndecodableImage("the image data is broken or ' 'incomplete") from error'),
+    "        raise",
+)
 @given(st.sampled_from(SEEDS), CHANGES)
 def test_changed_file_is_decoded_or_fails_alone(seed: bytes, changes: list[Change]) -> None:
     check(change(seed, changes))

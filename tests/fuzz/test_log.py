@@ -16,12 +16,14 @@ from offpath.handler.prediction_log.record import FIELDS, Record, encode_records
 from offpath.handler.prediction_log.segment import parse_segment_name
 from offpath.handler.prediction_log.sink_file import read_last_error, read_sink_file
 from tests.fuzz.seeds import read_corpus
+from tests.support.guarantees import guarantee
 
 FOUND = read_corpus("log")
 LINES = [b'{"event_id":"e1"}\n', b"{}\n", b"{\n", b"}\n", b"\n", b"\0\0\n", b"{\0}\n"]
 pieces = st.lists(st.one_of(st.sampled_from(LINES), st.binary(max_size=20)))
 
 
+@guarantee("The spool or its disk is full")
 @given(pieces.map(b"".join))
 def test_every_byte_is_kept_or_set_aside_and_complete_lines_stay(data: bytes) -> None:
     check_repair(data)
@@ -43,6 +45,7 @@ def check_repair(data: bytes) -> None:
         assert line.startswith(b"{") and line.endswith(b"}") and b"\0" not in line
 
 
+@guarantee("Poisoned spools, segments and objects")
 @given(
     st.text(st.characters()),
     st.one_of(st.none(), st.text(st.characters())),

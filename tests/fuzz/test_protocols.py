@@ -17,6 +17,7 @@ from offpath.handler.errors import ItemError
 from offpath.handler.request.body_from_front_door import DoorBodies
 from offpath.handler.request.payload import read_payload
 from offpath.serving.fork.fork_request import LENGTH, STREAMS, receive_request
+from tests.support.guarantees import guarantee
 
 END = struct.pack("!i", -1)
 LIMIT = 10_000
@@ -59,6 +60,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> DoorBodies:
     return DoorBodies(str(folder), "0" * 64)
 
 
+@guarantee("The workers' and the fork server's protocols")
 @given(requests=REQUESTS, piece=st.integers(1, 50))
 def test_any_request_comes_through_the_workers_protocol_as_it_was_sent(
     door: DoorBodies,
@@ -91,6 +93,12 @@ def count_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+@guarantee(
+    "The workers' and the fork server's protocols",
+    "serving/fork/fork_request.py",
+    "            os.close(stream)",
+    "            pass",
+)
 @given(st.binary(max_size=200), st.integers(-3, 3), st.booleans())
 @example(json.dumps({"argv": [], "environment": {}, "folder": ""}).encode(), -1, True)
 @example(b"[]", 0, True)

@@ -20,6 +20,7 @@ from offpath.handler.request import forms
 from offpath.handler.request.forms import FORM, MULTIPART, parse_body, parse_multipart
 from offpath.handler.request.payload import JSON_KEYS, read_payload
 from tests.fuzz.seeds import read_corpus
+from tests.support.guarantees import guarantee
 
 LIMIT = 10_000
 FOUND = read_corpus("bodies")
@@ -42,6 +43,7 @@ def test_known_text_is_bytes_or_a_4xx(name: str, kind: str) -> None:
         assert 0 < len(payload) <= LIMIT
 
 
+@guarantee("Bytes that cause a 5xx or end a worker")
 @given(
     st.one_of(
         st.sampled_from(sorted(FOUND.values())),
@@ -77,6 +79,7 @@ PIECES = st.sampled_from(
 )
 
 
+@guarantee("Costly JSON, base64 and forms")
 @given(
     st.lists(PIECES | st.binary(max_size=20), max_size=40).map(b"".join),
     st.sampled_from(["multipart/form-data; boundary=x", "multipart/form-data"])
@@ -110,6 +113,7 @@ def test_any_percent_encoded_form_is_decoded_as_python_does_or_refused(
 SETTING_VALUES = JSON | st.sampled_from(["auto", "exact", 0.5, [0.1, 0.2, 0.3], 224])
 
 
+@guarantee("Settings that would open something")
 @given(
     st.dictionaries(
         st.sampled_from(sorted(HandlerConfig.__dataclass_fields__)) | st.text(max_size=5),

@@ -21,6 +21,7 @@ from offpath.handler.process.sick_worker import (
 )
 from offpath.handler.response import Reply
 from tests.handler.conftest import make_context, set_requests
+from tests.support.guarantees import guarantee
 from tests.support.photographs import encode, find_photograph
 
 JPEG = encode(find_photograph("coffee").rgb, "JPEG")
@@ -125,6 +126,7 @@ def test_wrong_target_is_a_400_of_its_item(
     assert len(json.loads(bodies[1])) == 5
 
 
+@guarantee("Forged headers, names and keys")
 @pytest.mark.parametrize("body", [b"", b"junk"])
 def test_a_client_that_asks_to_describe_a_prediction_gets_its_answer(
     classifier: OffpathClassifier, context: Context, body: bytes
@@ -199,6 +201,7 @@ def test_only_a_batch_that_the_model_answers_interrupts_failures_in_a_row(
         assert classifier.health.failures == failures
 
 
+@guarantee("Explanations")
 @pytest.mark.usefixtures("unpaused")
 def test_a_description_or_a_failed_explanation_counts_neither_way(
     classifier: OffpathClassifier,
@@ -222,6 +225,7 @@ def test_a_description_or_a_failed_explanation_counts_neither_way(
     assert classifier.health.diagnosis is None
 
 
+@guarantee("A broken model on one worker")
 def test_only_batches_without_any_finite_answer_replace_a_worker(
     classifier: OffpathClassifier, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from offpath.handler.deadline import Deadlines
 from offpath.handler.errors import DeadlineExceeded
+from tests.support.guarantees import guarantee
 
 NOW_S = 1_800_000_000.0
 HALF_A_SECOND_AGO = {"x-offpath-arrived": "1799999999.500"}
@@ -108,6 +109,12 @@ def test_one_costly_batch_refuses_nobody_and_several_do() -> None:
     assert is_late(deadlines, HALF_A_SECOND_AGO)
 
 
+@guarantee(
+    "The clock jumps",
+    "handler/deadline.py",
+    "began_s = min(began_s, read_start(value))",
+    "began_s = min(began_s, now_s - abs(now_s - read_start(value)))",
+)
 @pytest.mark.parametrize(
     ("jump_s", "waiting_is_late"),
     [pytest.param(3 * 3600, True, id="forward"), pytest.param(-3 * 3600, False, id="back")],

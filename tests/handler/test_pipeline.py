@@ -20,6 +20,7 @@ from offpath.handler.stages import Stage
 from tests.handler.conftest import MakePipeline
 from tests.support.clock import Clock
 from tests.support.eventually import MOST_S
+from tests.support.guarantees import guarantee
 from tests.support.photographs import PHOTOGRAPHS, encode, find_photograph
 
 JPEG = encode(find_photograph("coffee").rgb, "JPEG")
@@ -101,6 +102,12 @@ def test_a_best_score_that_is_not_finite_fails_its_item_alone(
         pipeline.classify([{"body": JPEG}, {"body": b"junk"}])
 
 
+@guarantee(
+    "A bad item or a time-out in a batch",
+    "handler/pipeline.py",
+    "            decoded = time.perf_counter()  # only decoding raises",
+    "            raise",
+)
 def test_stale_image_of_an_earlier_batch_is_never_answered(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline()
     pipeline.classify([{"body": JPEG}] * 4)
@@ -118,6 +125,7 @@ def test_limits_come_from_the_settings(make_pipeline: MakePipeline) -> None:
     assert make_pipeline(max_pixels=5399).classify([{"body": PNG}])[0].status == 413
 
 
+@guarantee("A bad item or a time-out in a batch")
 def test_bug_in_the_decoder_raises_instead_of_becoming_a_4xx(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +138,12 @@ def test_bug_in_the_decoder_raises_instead_of_becoming_a_4xx(
         make_pipeline().classify([{"body": JPEG}])
 
 
+@guarantee(
+    "Hours of good and hostile images",
+    "handler/errors.py",
+    "return error.with_traceback(None)",
+    "return error",
+)
 @pytest.mark.parametrize("payload", [JPEG[: len(JPEG) // 2], b"not an image", b""])
 def test_bad_payload_is_freed_with_its_batch_without_the_garbage_collector(
     make_pipeline: MakePipeline, payload: bytes
@@ -148,6 +162,12 @@ def test_bad_payload_is_freed_with_its_batch_without_the_garbage_collector(
         gc.enable()
 
 
+@guarantee(
+    "A bad item or a time-out in a batch",
+    "handler/pipeline.py",
+    "if start > self._end_s:",
+    "if False:",
+)
 def test_batch_near_its_timeout_gives_up_items_that_are_not_decoded_yet(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,13 @@ import click
 import pytest
 
 from offpath.cli import main
-from tests.mutations import MUTATIONS
+from tests.support.guarantees import (
+    PROMISING,
+    Guarantee,
+    format_page,
+    list_guarantees,
+    list_promises,
+)
 
 ROOT = Path(__file__).parents[2]
 GUARANTEES = "tests/GUARANTEES.md"
@@ -69,98 +75,23 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
             assert heading in slugs, target
 
 
-def list_guarantees(page: str, heading: str) -> list[str]:
-    """Returns the bold words with which the rows of a section begin."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    section = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    assert section is not None, f"{page} has no section {heading!r}"
-    return re.findall(r"^[-|] \*\*(.+?)\*\*", section[1], re.MULTILINE)
+def test_the_page_of_guarantees_is_that_of_the_tests() -> None:
+    assert (ROOT / GUARANTEES).read_text(
+        encoding="utf-8"
+    ) == format_page(), "write it: python -m tests.support.guarantees > tests/GUARANTEES.md"
 
 
-@pytest.mark.parametrize(
-    ("page", "heading"),
-    [
-        ("docs/security.md", "Threats and their tests"),
-        ("docs/reliability.md", "What each failure costs"),
-    ],
-)
-def test_every_guarantee_of_a_page_has_its_tests(page: str, heading: str) -> None:
-    promised = list_guarantees(page, heading)
+@pytest.mark.parametrize("page", PROMISING)
+def test_every_promise_of_a_page_has_a_test(page: str) -> None:
+    promised = list_promises(page)
     assert len(promised) > 10
-    assert list_guarantees(GUARANTEES, page) == promised
+    assert {*promised} <= {one.promise for one in list_guarantees()}
 
 
-class Guarantee(NamedTuple):
-    """A row in bold of tests/GUARANTEES.md, and the rows below it."""
-
-    name: str
-    mutations: list[str]
-    tests: dict[str, str]
-
-
-def read_guarantees() -> list[Guarantee]:
-    """Returns all rows; `tests` has who runs a test, by its node id."""
-    text = (ROOT / GUARANTEES).read_text(encoding="utf-8")
-    found: list[Guarantee] = []
-    for row in re.findall(r"^\| (?:\*\*|`tests/).*$", text, re.MULTILINE):
-        first, run_by, mutations = (cell.strip() for cell in row.split("|")[1:4])
-        if name := re.match(r"\*\*(.+?)\*\*", first):
-            found.append(Guarantee(name[1], re.findall(r"`([\w-]+)`", mutations), {}))
-        else:
-            found[-1].tests[first.strip("`")] = run_by
-    return found
-
-
-def name_runner(marks: list[str]) -> str:
-    """Returns who runs a test with these marks, in the words of the page's first table."""
-    for kind in ("reliability", "slow"):
-        if f"pytest.mark.{kind}" in marks:
-            return kind
-    has_slow_cases = any("marks=pytest.mark.slow" in mark for mark in marks)
-    return "default, slow" if has_slow_cases else "default"
-
-
-def list_tests(file: Path) -> dict[str, str]:
-    """Returns the functions of a module that pytest collects as tests, and who runs each.
-
-    A fixture, a function inside another one and a function of another file are none.
-    """
-    if not file.name.startswith("test_"):
-        return {}
-    body = ast.parse(file.read_text(encoding="utf-8")).body
-    of_module = [
-        mark
-        for node in body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
-        for mark in (node.value.elts if isinstance(node.value, ast.List) else [node.value])
-    ]
-    tests = {}
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            named = [ast.unparse(mark) for mark in (*of_module, *node.decorator_list)]
-            if node.name.startswith("test") and "pytest.fixture" not in " ".join(named):
-                tests[node.name] = name_runner(named)
-    return tests
-
-
-@pytest.mark.parametrize("guarantee", read_guarantees(), ids=lambda one: one.name)
-def test_the_tests_of_a_guarantee_are_tests_that_pytest_collects(guarantee: Guarantee) -> None:
-    assert guarantee.tests
-    collected = {
-        f"{file}::{test}": run_by
-        for file in {node.partition("::")[0] for node in guarantee.tests}
-        for test, run_by in list_tests(ROOT / file).items()
-    }
-    assert guarantee.tests.items() <= collected.items()
-
-
-def test_every_mutation_stands_beside_a_test_that_it_runs() -> None:
-    files: dict[str, set[str]] = {}
-    for guarantee in read_guarantees():
-        for mutation in guarantee.mutations:
-            files.setdefault(mutation, set()).update(
-                node.partition("::")[0] for node in guarantee.tests
-            )
-    assert files.keys() == {mutation.name for mutation in MUTATIONS}
-    for mutation in MUTATIONS:
-        assert files[mutation.name] & set(mutation.tests), mutation.name
+@pytest.mark.parametrize("one", list_guarantees(), ids=lambda one: f"{one.promise}-{one.test}")
+def test_a_guarantee_marks_a_test_and_changes_one_place(one: Guarantee) -> None:
+    file, _, name = one.test.partition("::")
+    assert name.startswith("test_") and Path(file).name.startswith("test_")
+    if one.file:
+        assert (ROOT / one.file).read_text("utf-8").count(one.old) == 1
+        assert one.old != one.new

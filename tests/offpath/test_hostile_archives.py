@@ -10,6 +10,7 @@ import torch
 
 from offpath.serving.printable import UNPRINTABLE
 from tests.offpath.conftest import Run
+from tests.support.guarantees import guarantee
 from tests.support.hostile_archives import (
     CLASS_FILE,
     pack,
@@ -44,6 +45,7 @@ KINDS = (
 )
 
 
+@guarantee("Hostile archives and YAML")
 @pytest.mark.parametrize("name", KINDS)
 def test_every_reader_refuses_it_and_runs_none_of_it(run: Run, tmp_path: Path, name: str) -> None:
     write_hostile(tmp_path, name)
@@ -69,6 +71,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "ran"
 
 
+@guarantee("Hostile archives and YAML")
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -103,6 +106,7 @@ def test_the_user_is_told_before_the_class_file_runs(run: Run, tmp_path: Path, r
     assert ran.exists()
 
 
+@guarantee("Hostile archives and YAML")
 def test_what_an_archive_says_reaches_the_terminal_escaped(run: Run, tmp_path: Path) -> None:
     model = {"modelName": "m", "handler": "h.py", "configFile": "c.yaml"}
     config = b'deviceType: "\\e[2Jowned"\nmaxWorkers: 1\nbatchSize: "\\e]0;x\\a"\n'

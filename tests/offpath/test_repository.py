@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.mutations import MUTATIONS, Mutation
-
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 SETUP = configparser.ConfigParser()
@@ -55,10 +53,3 @@ def test_a_workflow_runs_scripts_that_exist_and_actions_of_a_version(workflow: P
             assert re.fullmatch(pattern, step["uses"]), step
     # A job asks for more only by itself.
     assert read(str(workflow))["permissions"] == {"contents": "read"}
-
-
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.name)
-def test_a_mutation_changes_one_place(mutation: Mutation) -> None:
-    assert (ROOT / mutation.file).read_text("utf-8").count(mutation.old) == 1
-    assert mutation.old != mutation.new
-    assert len({one.name for one in MUTATIONS}) == len(MUTATIONS)

@@ -12,6 +12,7 @@ import pytest
 from offpath.profiling.load import workload
 from tests.offpath.conftest import Run
 from tests.offpath.wrong_input import Case, list_cases, write_files
+from tests.support.guarantees import guarantee
 from tests.support.no_processes import Started, forbid_processes
 
 CASES = {f"{case.command} {case.arguments}": case for case in list_cases()}
@@ -50,6 +51,7 @@ def list_files(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in files}
 
 
+@guarantee("Hostile archives and YAML")
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_wrong_input_is_refused_in_one_line_and_changes_no_file(
     run: Run, case: Case, folder: Path, busy: int

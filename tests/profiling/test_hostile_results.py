@@ -11,6 +11,7 @@ import pytest
 
 from offpath.serving.printable import UNPRINTABLE
 from tests.offpath.conftest import Run, run  # noqa: F401
+from tests.support.guarantees import guarantee
 from tests.support.pages import list_requests
 
 RESULTS = Path(__file__).parents[2] / "profiling" / "results"
@@ -42,6 +43,7 @@ def poison(path: Path) -> str:
     return text
 
 
+@guarantee("Script or escapes in pages and names")
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_names_of_a_result_are_text_everywhere(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path  # noqa: F811

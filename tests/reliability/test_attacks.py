@@ -27,6 +27,7 @@ from tests.reliability.fault_bench import small_disks
 from tests.support.attacks import ATTACKS, connect, head_of, send_and_leave
 from tests.support.front import FrontProcess, Reply, Seen, load_for
 from tests.support.granian import FRONTS
+from tests.support.guarantees import guarantee
 from tests.support.photographs import encode
 
 CLIENTS = 24
@@ -107,6 +108,7 @@ def attacking(url: str, name: str) -> Iterator[None]:
             process.kill()
 
 
+@guarantee("Explanations")
 def test_predictions_keep_their_rate_beside_explanations(tmp_path: Path, product: str) -> None:
     store = build(tmp_path, "near-free", "near-free", explanations=True).parent
     bodies = load_workload("photos-55k").read()
@@ -120,6 +122,7 @@ def test_predictions_keep_their_rate_beside_explanations(tmp_path: Path, product
     assert beside.rate >= LEAST_RATE * alone.rate and not beside.failed
 
 
+@guarantee("Uploads that are cut off")
 def test_uploads_that_are_cut_off_leave_nothing_in_memory(url: str) -> None:
     before = cut_off(url, 1000)
     after = cut_off(url, 3000)
@@ -158,6 +161,7 @@ def is_held(alone: Good, beside: Good, most_p99: float) -> bool:
     )
 
 
+@guarantee("Slow clients, half bodies, crowds")
 def test_good_clients_beside_attacks(
     url: str, product: str, request: pytest.FixtureRequest
 ) -> None:
@@ -195,6 +199,7 @@ def small_door(product: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             yield door
 
 
+@guarantee("Images of clients who have left")
 def test_clients_who_send_and_leave(small_door: FrontProcess) -> None:
     url = f"{small_door.url}/predictions/near-free"
     bodies = load_workload("photos-55k").read()
@@ -231,6 +236,7 @@ def post_each_on_a_new_connection(url: str, body: bytes, clients: int) -> Good:
     return Good.of(seen)
 
 
+@guarantee("Slow clients, half bodies, crowds")
 @pytest.mark.parametrize(
     ("name", "image", "clients"),
     [

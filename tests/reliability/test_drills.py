@@ -30,6 +30,7 @@ from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
 from tests.support.eventually import MOST_S, eventually
 from tests.support.front import Seen, load
+from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
 from tests.support.monitoring import Prometheus, run_prometheus
 from tests.support.obedient_model import (
@@ -181,6 +182,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         process.wait()
 
 
+@guarantee("All workers of a model die")
 def test_a_dead_model_is_seen_and_costs_its_neighbour_nothing(served: Served) -> None:
     dead = served.flags["sick 1.0"].file(".dead")
     with drill(served, "all workers die, and none loads") as row:
@@ -195,6 +197,7 @@ def test_a_dead_model_is_seen_and_costs_its_neighbour_nothing(served: Served) ->
     assert "OffpathModelDown" in row["alerts"]
 
 
+@guarantee("Workers are stopped")
 def test_stopped_workers_are_replaced(served: Served) -> None:
     stopped = served.workers()
     with drill(served, "SIGSTOP of all workers") as row:
@@ -206,6 +209,7 @@ def test_stopped_workers_are_replaced(served: Served) -> None:
     assert (first_s >= RESPONSE_TIMEOUT_S) == (served.server == "torchserve")
 
 
+@guarantee("A canary that only fails")
 def test_a_canary_that_only_fails_gets_nothing(served: Served) -> None:
     if not served.has_door:
         pytest.skip("only the front door has canaries")
@@ -220,6 +224,7 @@ def test_a_canary_that_only_fails_gets_nothing(served: Served) -> None:
     assert row["sick"]["200"] > sum(row["sick"].values()) / 2 and not row["ping"]
 
 
+@guarantee("A broken model on one worker")
 @pytest.mark.parametrize(
     ("sickness", "most_batches"),
     [pytest.param("nan", 5, id="nan"), pytest.param("out of memory", 10, id="out-of-memory")],

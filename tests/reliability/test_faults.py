@@ -37,6 +37,7 @@ from tests.support.door_rounds import (
 from tests.support.eventually import MOST_S, eventually
 from tests.support.front import is_alive, load_for
 from tests.support.granian import FRONTS
+from tests.support.guarantees import guarantee
 from tests.support.s3_faults import OUTAGES, PASS, WRONG
 
 # Run only the faults whose names contain this text.
@@ -179,6 +180,15 @@ COSTLY: dict[str, Strike] = {
 }
 
 
+@guarantee("S3 fails")
+@guarantee("The disk of the logs or `/tmp` is full")
+@guarantee("The spool or its disk is full")
+@guarantee("The memory for bodies is full")
+@guarantee("File descriptors run out")
+@guarantee("Another server on the same spool dies")
+@guarantee("The fork server is killed")
+@guarantee("The server is killed")
+@guarantee("nginx or its worker is killed")
 def test_faults_under_load(trial: LogTrial, tmp_path: Path, product: str) -> None:
     # Granian's workers are forked by its supervisor.
     left_out = {"granian": FORK_SERVER}.get(product)
@@ -201,6 +211,7 @@ def test_faults_under_load(trial: LogTrial, tmp_path: Path, product: str) -> Non
     assert all(stage.answered for stage in stages.values())
 
 
+@guarantee("The clock jumps")
 def test_faults_a_clock_that_jumps(trial: LogTrial, tmp_path: Path, product: str) -> None:
     """Shifts the clock of the server, its workers and the shipper; S3's and nginx's stay.
 
@@ -243,6 +254,8 @@ def shifted_clock(folder: Path, shift: Path) -> dict[str, str]:
     return {"LD_PRELOAD": str(library), "OFFPATH_TEST_CLOCK": str(shift)}
 
 
+@guarantee("Processes that outlive their server")
+@guarantee("`offpath serve` is killed")
 def test_faults_sigkill_of_serve_leaves_no_process(trial: LogTrial, product: str) -> None:
     """Checks the direct door: the server and its workers end with `offpath serve`."""
     command = ["-m", "offpath", "serve", archives.NAME, "--json", "--port", "0"]

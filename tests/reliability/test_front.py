@@ -30,6 +30,7 @@ from tests.support.door_rounds import (
 )
 from tests.support.front import FrontProcess, logged
 from tests.support.granian import FRONTS, RunFront
+from tests.support.guarantees import guarantee
 from tests.support.hostile_clients import LARGE, connect, head_of, send_randoms
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(1800)]
@@ -53,6 +54,9 @@ def door(run: RunFront, model_store: Path, tmp_path: Path) -> Iterator[FrontProc
         yield running
 
 
+@guarantee("A worker is killed")
+@guarantee("The server is killed")
+@guarantee("nginx or its worker is killed")
 def test_twenty_kills_lose_no_record_and_leave_no_file(door: FrontProcess) -> None:
     """When the door ends, the log is compared with its ledger."""
     statuses: Counter[int] = Counter()
@@ -68,6 +72,7 @@ def test_twenty_kills_lose_no_record_and_leave_no_file(door: FrontProcess) -> No
     )
 
 
+@guarantee("A reload")
 def test_twenty_pairs_of_reloads_lose_no_request_and_tell_the_truth(
     door: FrontProcess, model_store: Path, tmp_path: Path
 ) -> None:
@@ -97,6 +102,7 @@ def test_twenty_pairs_of_reloads_lose_no_request_and_tell_the_truth(
     assert set(seen.statuses) == {200} and not seen.broken and not seen.refused
 
 
+@guarantee("SIGTERM")
 def test_twenty_ends_answer_what_was_accepted(
     run: RunFront, model_store: Path, tmp_path: Path
 ) -> None:
@@ -126,6 +132,8 @@ def measure_ms(door: FrontProcess, requests: int) -> list[float]:
     return sorted(took)
 
 
+@guarantee("Slow clients, half bodies, crowds")
+@guarantee("Slow clients")
 def test_a_good_client_beside_200_slow_ones(door: FrontProcess) -> None:
     measure_ms(door, 30)
     alone = measure_ms(door, 400)
@@ -144,6 +152,7 @@ def test_a_good_client_beside_200_slow_ones(door: FrontProcess) -> None:
     assert beside[396] <= 2 * alone[396]
 
 
+@guarantee("Bytes that cause a 5xx or end a worker")
 def test_ten_thousand_random_requests_cause_no_5xx(door: FrontProcess) -> None:
     statuses = send_randoms(door, RANDOM_REQUESTS)
     print(f"\n{RANDOM_REQUESTS} random requests: {sorted(statuses, key=str)}")
@@ -159,6 +168,7 @@ def mutate(body: bytes, chance: random.Random) -> bytes:
     return change(body, changes)
 
 
+@guarantee("Bytes that cause a 5xx or end a worker")
 def test_mutated_files_cause_no_5xx_and_kill_nobody(door: FrontProcess) -> None:
     """Sends mutated files of every format through the whole server."""
     seeds, workers = make_seeds(), door.python_workers()
@@ -179,6 +189,8 @@ def test_mutated_files_cause_no_5xx_and_kill_nobody(door: FrontProcess) -> None:
     assert door.python_workers() == workers
 
 
+@guarantee("Slow clients, half bodies, crowds")
+@guarantee("More requests than the queue holds")
 def test_what_the_queue_cannot_hold_is_told_to_come_again(
     run: RunFront, model_store: Path, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.reliability.logged_server import LogTrial, predict_url
 from tests.support.eventually import eventually
 from tests.support.front import Seen, load_for
+from tests.support.guarantees import guarantee
 from tests.support.s3_faults import OUTAGES, PASS
 
 STAGE_S = float(os.environ.get("OFFPATH_OUTAGE_STAGE_S", "15"))
@@ -24,6 +25,7 @@ MOST_P99_RATIO = 1.5
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(60 * STAGE_S + 600)]
 
 
+@guarantee("S3 fails")
 def test_an_outage_fails_and_slows_no_request_and_loses_no_record(
     trial: LogTrial, photographs: list[bytes]
 ) -> None:

@@ -17,6 +17,7 @@ from offpath.serving.torchserve.server import TorchServe
 from tests.reliability.logged_server import WORKERS, LogTrial, predict_url
 from tests.support.eventually import eventually
 from tests.support.front import Seen, load
+from tests.support.guarantees import guarantee
 
 ROUNDS = int(os.environ.get("OFFPATH_KILL_ROUNDS", "20"))
 CLIENTS = 16
@@ -34,6 +35,7 @@ EVENTS = {
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(60 * ROUNDS + 300)]
 
 
+@guarantee("A worker is killed")
 @pytest.mark.parametrize("product", EVENTS)
 def test_every_answered_request_has_one_record_whatever_is_killed(
     trial: LogTrial, photographs: list[bytes], product: str

@@ -21,6 +21,7 @@ from tests.reliability.logged_server import LogTrial
 from tests.support import costly
 from tests.support.front import FrontProcess, Seen, load
 from tests.support.granian import FRONTS
+from tests.support.guarantees import guarantee
 from tests.support.images import rejected
 
 MINUTES = float(os.environ.get("OFFPATH_SOAK_MINUTES", "10"))
@@ -173,6 +174,7 @@ def run_minutes(door: FrontProcess, samples: Samples) -> Seen:
     return seen
 
 
+@guarantee("Hours of good and hostile images")
 @pytest.mark.parametrize("product", FRONTS)
 def test_minutes_of_good_bad_and_hostile_items_grow_nothing_and_lose_nothing(
     trial: LogTrial, tmp_path: Path, product: str

@@ -25,6 +25,7 @@ from tests.fuzz.costly_requests import (
     WAYS_IN,
     Request,
 )
+from tests.support.guarantees import guarantee
 
 CONFIG = HandlerConfig(exif_orientation=True)
 MOST_MEMORY_BYTES = 8 * 2**30
@@ -55,6 +56,7 @@ def table() -> Iterator[None]:
     print(f"\nthe costliest: {max(COSTS, default=0):.2f} s of CPU")
 
 
+@guarantee("Costly images")
 @pytest.mark.parametrize(
     "kind, name, make",
     [
@@ -69,6 +71,7 @@ def test_no_request_takes_more_than_two_seconds(
     check(kind, name, Request(make()))
 
 
+@guarantee("Costly JSON, base64 and forms")
 @pytest.mark.parametrize("way", [way for way in WAYS_IN if way != "raw"])
 @pytest.mark.parametrize("kind, name", COSTLIEST.items(), ids=str)
 def test_no_way_in_takes_more_than_two_seconds(kind: str, name: str, way: str) -> None:
@@ -78,6 +81,7 @@ def test_no_way_in_takes_more_than_two_seconds(kind: str, name: str, way: str) -
     check(kind, f"{name}, {way}", request)
 
 
+@guarantee("Costly JSON, base64 and forms")
 @pytest.mark.parametrize("name", COSTLY_ENVELOPES)
 def test_no_envelope_takes_more_than_two_seconds(name: str) -> None:
     check("envelope", name, COSTLY_ENVELOPES[name]())

@@ -191,7 +191,7 @@ def test_refusal_is_an_answer_with_the_servers_message(
 
 
 @guarantee(
-    "a reply, for `offpath predict` and `offpath.client`",
+    "Replies that never end or command the terminal",
     "serving/client.py",
     "        if len(self.body) > MAX_REPLY_BYTES:",
     "        if False:",

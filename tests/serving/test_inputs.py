@@ -11,6 +11,7 @@ import pytest
 
 from offpath.serving.client import Client
 from offpath.serving.torchserve.server import TorchServe
+from tests.support.guarantees import guarantee
 from tests.support.images import jpeg, rejected
 
 pytestmark = pytest.mark.server
@@ -41,6 +42,7 @@ def test_a_thin_client_gets_the_same_answer(either: TorchServe) -> None:
     assert abs(got[0][1] - expected[0][1]) < 0.01
 
 
+@guarantee("A bad item or a time-out in a batch")
 def test_neighbours_of_bad_items_are_answered(either: TorchServe) -> None:
     good = jpeg(size=(500, 333))
     bad = [body for body, *_ in rejected().values() if len(body) < 1_000_000]
@@ -58,6 +60,7 @@ def test_neighbours_of_bad_items_are_answered(either: TorchServe) -> None:
     assert all(400 <= status < 500 for status in statuses[::2])
 
 
+@guarantee("Bytes that cause a 5xx or end a worker")
 @pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_random_bodies_neither_fail_the_server_nor_kill_a_worker(
     either: TorchServe, count: int

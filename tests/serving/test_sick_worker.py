@@ -22,6 +22,7 @@ from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.eventually import eventually
 from tests.support.front import Reply, Seen, front, load
+from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
 from tests.support.obedient_model import (
     BATCH,
@@ -127,6 +128,7 @@ def load_around(failing: Failing, fail: Callable[[], None], is_replaced: bool = 
 
 
 # Other errors are counted in tests/handler/process/test_sick_worker.py.
+@guarantee("A broken model on one worker")
 def test_a_sick_worker_is_replaced_and_costs_few_answers(failing: Failing) -> None:
     lines, ended = failing.count_lines(), failing.count("offpath_sick_workers_total")
     seen = load_around(failing, lambda: failing.flag.order(f"raise {CUDA_ERROR}", FOR_EVER))
@@ -154,6 +156,7 @@ def check_log(failing: Failing, replies: list[Reply]) -> None:
     eventually(lambda: missing_and_double() == (0, 1))
 
 
+@guarantee("Out of memory in the model")
 def test_a_batch_out_of_memory_is_asked_again_and_its_worker_stays(failing: Failing) -> None:
     eventually(failing.read_ready_pids)
     lines = failing.count_lines()

@@ -15,6 +15,7 @@ from offpath.archive.sources.model_source import load_model_source
 from offpath.errors import ExpectedError
 from offpath.handler.image.geometry import InputGeometry
 from tests.archive.conftest import load
+from tests.support.guarantees import guarantee
 
 
 class Trap:
@@ -27,6 +28,12 @@ class Trap:
         return Path.touch, (self.file,)
 
 
+@guarantee(
+    "Pickles and damaged ONNX files",
+    "archive/sources/checkpoint.py",
+    ('map_location="cpu", weights_only=True)\n' "    except Exception as error:"),
+    ('map_location="cpu", weights_only=False)\n' "    except Exception as error:"),
+)
 @pytest.mark.parametrize("with_torch", [True, False], ids=["torch.save", "pickle"])
 def test_pickled_code_is_refused_and_never_runs(
     model_file: Path, tmp_path: Path, with_torch: bool

@@ -24,6 +24,7 @@ from offpath.handler.model.engines.choose import make_engine
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
+from tests.support.guarantees import guarantee  # noqa: E402
 from tests.support.onnx_models import CLASSES, write_onnx  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -53,6 +54,7 @@ def test_other_models_are_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+@guarantee("Pickles and damaged ONNX files")
 @pytest.mark.parametrize("size", [0, 1, 50, -1])
 def test_a_damaged_file_is_refused(size: int, tmp_path: Path) -> None:
     path = write_onnx(tmp_path / "net.onnx")
@@ -61,6 +63,7 @@ def test_a_damaged_file_is_refused(size: int, tmp_path: Path) -> None:
         load_model_source(str(path), None)
 
 
+@guarantee("Pickles and damaged ONNX files")
 @pytest.mark.parametrize("location", ["net.onnx.data", "../../../etc/passwd"])
 def test_weights_in_other_files_are_refused(location: str, tmp_path: Path) -> None:
     path = write_onnx(tmp_path / "net.onnx")

@@ -17,6 +17,7 @@ from offpath.handler.image.decode import DecodeOptions, Pixels, decode_image, to
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.image.transform import transform_image
 from tests.support.costly import make_png, make_tiff
+from tests.support.guarantees import guarantee
 from tests.support.photographs import encode, find_photograph, with_bits
 
 EXACT = DecodeOptions()
@@ -92,6 +93,15 @@ def test_a_mode_of_no_file_is_converted_as_pillow_does(mode: str) -> None:
     np.testing.assert_array_equal(np.asarray(to_rgb(image)), np.asarray(image.convert("RGB")))
 
 
+@guarantee(
+    "Pixels are the file's pixels",
+    "handler/image/decode.py",
+    "        return np.repeat((grey >> 8).astype(np.uint8)[:, :, None], 3, axis=2)",
+    (
+        '        return np.repeat((grey.view("<u2") >> 8).astype(np.uint8)[:, :, '
+        "None], 3, axis=2)"
+    ),
+)
 def test_16_bit_grey_keeps_its_high_byte(files: dict[str, bytes]) -> None:
     for name in ("png-16bit", "tiff-16bit", "tiff-16bit-big-endian"):
         with Image.open(io.BytesIO(files[name])) as image:

@@ -35,6 +35,7 @@ OPTIONS = DecodeOptions(min_size=384)
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 255, (600, 800, 3), dtype=np.uint8))
 
 
+@guarantee("Costly images")
 @pytest.mark.parametrize(
     "make",
     [
@@ -75,6 +76,12 @@ def test_cost_visible_in_markers_is_refused_at_once(make: Callable[[], bytes]) -
     assert time.thread_time() - begin_s < 0.5
 
 
+@guarantee(
+    "Costly images",
+    "handler/image/decode_cost.py",
+    "self._end_s = time.thread_time() + BUDGET_S - spent_s",
+    "self._end_s = time.thread_time() + 10 * BUDGET_S - spent_s",
+)
 @pytest.mark.parametrize(
     "make",
     [
@@ -108,6 +115,7 @@ def test_real_images_are_decoded(body: bytes) -> None:
     assert decode_image(body, OPTIONS).pixels.size
 
 
+@guarantee("Costly images")
 def test_a_damaged_jpeg_has_one_budget_for_both_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
     body = encode(NOISE, "JPEG", quality=95)
     damaged = damaged_jpeg(body)
@@ -119,6 +127,7 @@ def test_a_damaged_jpeg_has_one_budget_for_both_decoders(monkeypatch: pytest.Mon
         decode_image(damaged, DecodeOptions())
 
 
+@guarantee("Costly images")
 @pytest.mark.parametrize("kind", ["PNG", "WEBP"])
 def test_an_orientation_of_a_million_fractions_is_refused(kind: str) -> None:
     tags = tiff_of_tags([(0x0112, 5, b"\1\0\0\0" * 2_000_000)], 8)
@@ -129,6 +138,7 @@ def test_an_orientation_of_a_million_fractions_is_refused(kind: str) -> None:
     assert time.thread_time() - begin_s < 0.5
 
 
+@guarantee("Costly images")
 def test_a_lossless_jpeg_is_not_scaled() -> None:
     for _ in range(2):
         image = decode_image(lossless_jpeg(3000), OPTIONS)

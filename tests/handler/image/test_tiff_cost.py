@@ -17,6 +17,7 @@ from tests.support.costly import (
     progressive_jpeg,
     tiff_of_tags,
 )
+from tests.support.guarantees import guarantee
 from tests.support.photographs import encode
 
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 255, (300, 400, 3), dtype=np.uint8))
@@ -34,6 +35,12 @@ def with_directory(tag: int, kind: int, values: bytes) -> bytes:
     return make_tiff(bytes(10_000), compression=1, last=[(tag, 4, [10_008])], end=pointed)
 
 
+@guarantee(
+    "Costly images",
+    "handler/image/tiff_cost.py",
+    "if not is_forgiven and (tag in self._tags or kind not in sizes):",
+    "if not is_forgiven and kind not in sizes:",
+)
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -113,6 +120,7 @@ def test_what_decoders_read_differently_or_take_long_over_is_refused(
     assert time.thread_time() - begin_s < 0.5
 
 
+@guarantee("Costly images")
 @pytest.mark.parametrize("big_tiff", [False, True])
 @pytest.mark.parametrize("compression", [None, "tiff_lzw", "jpeg", "packbits", "zstd"])
 def test_what_encoders_write_is_decoded(compression: str | None, big_tiff: bool) -> None:

@@ -14,18 +14,26 @@ from offpath.handler.errors import (
 )
 from offpath.handler.model.explanations import Attribute, Explainer
 from tests.support.clock import Clock
+from tests.support.guarantees import guarantee
 
 
 def make_explainer(clock: Clock, attribute: Attribute, is_open: bool = True) -> Explainer:
     return Explainer(attribute, is_open, max_bytes=100, classes=10, clock=clock)
 
 
+@guarantee("Explanations", "handler/model/explanations.py", "if not self._is_open:", "if False:")
 def test_explanations_are_closed_by_default() -> None:
     assert not HandlerConfig().explanations
     with pytest.raises(ExplanationsClosed):
         make_explainer(Clock(), lambda *_: [], is_open=False).explain(0, {})
 
 
+@guarantee(
+    "Explanations",
+    "handler/model/explanations.py",
+    "self._next_s = end_s + PAUSE_FACTOR * (end_s - begin_s)",
+    "self._next_s = end_s",
+)
 def test_explanations_take_at_most_a_quarter_of_a_workers_time() -> None:
     clock, spent_s = Clock(), 0.0
 
@@ -46,6 +54,7 @@ def test_explanations_take_at_most_a_quarter_of_a_workers_time() -> None:
     assert refused and 0.2 < spent_s / clock.now_s < 0.3
 
 
+@guarantee("Explanations")
 def test_oversized_explanation_is_an_error_of_its_item() -> None:
     with pytest.raises(ExplanationTooLarge, match="at most 100"):
         make_explainer(Clock(), lambda *_: [0.25] * 100).explain(0, {})
@@ -58,6 +67,7 @@ def test_unknown_class_uses_up_no_explanation() -> None:
     assert explainer.explain(0, {"target": b"9"}).status == 200
 
 
+@guarantee("Explanations")
 @pytest.mark.parametrize("size, fits", [(224, True), (295, True), (336, False)])
 def test_explanations_too_large_to_send_are_refused_by_the_settings(size: int, fits: bool) -> None:
     settings = {"image_size": size, "resize_size": size, "explanations": True}

@@ -14,6 +14,7 @@ from offpath.handler.prediction_log.record import FIELDS, Record, encode_records
 from offpath.handler.stages import BatchTimings, Stage
 from tests.handler.conftest import MakePipeline, make_requests
 from tests.handler.prediction_log.conftest import make_record
+from tests.support.guarantees import guarantee
 from tests.support.photographs import encode, find_photograph
 
 JPEG = bytearray(encode(find_photograph("coffee").rgb, "JPEG"))
@@ -77,6 +78,12 @@ def test_user_id_is_found_however_the_client_spells_it(
     assert good.user_id == "ni\u00f1o"
 
 
+@guarantee(
+    "Poisoned spools, segments and objects",
+    "handler/prediction_log/batch_records.py",
+    "return str(value)[:MAX_USER_ID]",
+    "return str(value)",
+)
 def test_a_long_user_id_takes_no_more_of_the_spool_than_a_record_does(
     make_pipeline: MakePipeline,
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from offpath.handler.prediction_log.prediction_log import PredictionLog
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.eventually import eventually
+from tests.support.guarantees import guarantee
 from tests.support.s3_servers import S3Server
 
 pytestmark = pytest.mark.s3
@@ -22,6 +23,15 @@ pytestmark = pytest.mark.s3
 ROUNDS = int(os.environ.get("OFFPATH_TEST_KILL_ROUNDS", "4"))
 
 
+@guarantee(
+    "A worker is killed",
+    "handler/prediction_log/delivery.py",
+    ("                await self._sink.put(segment.name.key, body, " "segment.name.compression)"),
+    (
+        "                for key in (segment.name.key, segment.name.key + '2'):\n"
+        "                    await self._sink.put(key, body, segment.name.compression)"
+    ),
+)
 def test_records_of_killed_workers_are_in_the_bucket_exactly_once(
     seaweedfs: S3Server,
     bucket: Any,

@@ -25,6 +25,7 @@ from offpath.serving.log_tools.spool import read_status, ship_spool
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.bucket import read_out
 from tests.support.eventually import eventually
+from tests.support.guarantees import guarantee
 
 OWNER = "node-1-1x00000000"
 OpenLog = Callable[..., PredictionLog]
@@ -81,6 +82,7 @@ def strange(request: pytest.FixtureRequest, sink_folder: Path) -> list[str]:
     return names
 
 
+@guarantee("Poisoned spools, segments and objects")
 @pytest.mark.usefixtures("strange")
 def test_worker_delivers_despite_entries_that_are_not_segments(
     open_log: OpenLog, sink_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -96,6 +98,7 @@ def test_worker_delivers_despite_entries_that_are_not_segments(
     assert not (sink_folder / OWNER).exists()
 
 
+@guarantee("Poisoned spools, segments and objects")
 @pytest.mark.usefixtures("strange")
 def test_ship_delivers_despite_entries_that_are_not_segments_and_ends(
     sink_folder: Path, tmp_path: Path
@@ -136,6 +139,7 @@ def test_refused_object_delays_no_other(
     assert "takes records again" not in caplog.text
 
 
+@guarantee("Poisoned spools, segments and objects")
 def test_reading_never_waits_nor_follows(tmp_path: Path) -> None:
     makers: dict[str, Any] = {"fifo": os.mkfifo, "folder": Path.mkdir}
     for name, make in makers.items():

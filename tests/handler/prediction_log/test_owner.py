@@ -13,6 +13,7 @@ from typing import Any
 from offpath.handler.prediction_log.owner import AdoptedFolders, is_owner_alive, list_owner_folders
 from offpath.handler.prediction_log.sink_file import make_sink_folder_name
 from tests.support.eventually import eventually
+from tests.support.guarantees import guarantee
 
 ROOT = Path(__file__).parents[3]
 StartWriter = Callable[..., Any]
@@ -31,6 +32,12 @@ def find_sink_folder(tmp_path: Path) -> Path:
     return tmp_path / "spool" / make_sink_folder_name(f"file://{tmp_path}/out")
 
 
+@guarantee(
+    "Another server on the same spool dies",
+    "handler/prediction_log/owner.py",
+    "        fcntl.flock(fd, kind | fcntl.LOCK_NB)",
+    "        pass",
+)
 def test_only_one_of_many_adopters_gets_the_segments_of_a_dead_process(
     tmp_path: Path, start_writer: StartWriter
 ) -> None:

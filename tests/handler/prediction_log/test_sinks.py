@@ -17,6 +17,7 @@ from offpath.handler.prediction_log.sinks import S3Sink, open_sink
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.answering_server import Answers, answering_server
 from tests.support.eventually import eventually
+from tests.support.guarantees import guarantee
 from tests.support.s3_servers import make_environ
 
 BODY = b"the object's bytes" * 100
@@ -70,6 +71,13 @@ def test_an_answer_that_proves_the_object_is_accepted(s3: Answers, headers: dict
     assert put(s3.url) == [None]
 
 
+@guarantee(
+    "Another server's answer taken for S3's",
+    "handler/prediction_log/sinks.py",
+    "if not is_proof:",
+    "if False:",
+)
+@guarantee("S3 fails")
 @pytest.mark.parametrize(
     ("headers", "body"),
     [
@@ -90,6 +98,7 @@ def test_a_200_that_proves_nothing_is_refused(
     assert type(error).__name__ == "UnprovenReply"
 
 
+@guarantee("Another server's answer taken for S3's")
 @pytest.mark.parametrize("status", [301, 302, 307])
 def test_a_redirect_to_another_host_is_refused(s3: Answers, status: int) -> None:
     with answering_server() as other:
@@ -121,6 +130,13 @@ def test_a_server_that_knows_no_checksums_gets_an_md5(s3: Answers, status: int, 
     assert CHECKSUM not in second
 
 
+@guarantee("Another server's answer taken for S3's")
+@guarantee(
+    "S3 fails",
+    "handler/prediction_log/delivery.py",
+    "            self._failed(segment, error)",
+    "            self._delivered(segment, 0)",
+)
 def test_a_login_page_costs_no_record(
     s3: Answers,
     open_log: Callable[..., PredictionLog],

@@ -24,6 +24,7 @@ from tests.handler.prediction_log.conftest import make_record
 from tests.support.bucket import read_out
 from tests.support.clock import Clock
 from tests.support.eventually import eventually
+from tests.support.guarantees import guarantee
 
 MakeSettings = Callable[..., PredictionLogSettings]
 OpenLog = Callable[..., PredictionLog]
@@ -106,6 +107,7 @@ def fill(spool: Spool, records: int) -> list[bytes]:
     return kept
 
 
+@guarantee("The spool or its disk is full")
 def test_drop_oldest_keeps_the_bound_and_the_newest_records(
     make_spool: Callable[..., Clocked],
 ) -> None:
@@ -188,6 +190,12 @@ def fill_disk(disk: Path) -> Path:
     return filler
 
 
+@guarantee(
+    "The spool or its disk is full",
+    "handler/prediction_log/spool.py",
+    ("self.dropped += records\n" "                    return False"),
+    "return False",
+)
 def test_a_full_disk_costs_records_but_no_request(
     open_log: OpenLog,
     mount_tmpfs: Callable[..., Path],
@@ -218,6 +226,7 @@ def test_a_full_disk_costs_records_but_no_request(
     assert {f"free-{number}" for number in range(50)} <= found.keys()
 
 
+@guarantee("The spool or its disk is full")
 def test_block_waits_on_a_full_disk_and_drops_nothing(
     open_log: OpenLog,
     mount_tmpfs: Callable[..., Path],

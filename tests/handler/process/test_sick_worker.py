@@ -19,6 +19,7 @@ from offpath.handler.process.sick_worker import (
     is_sticky,
 )
 from tests.support.eventually import MOST_S
+from tests.support.guarantees import guarantee
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be"
 STICKY = [
@@ -66,6 +67,12 @@ OTHER = [
 ]
 
 
+@guarantee(
+    "A broken model on one worker",
+    "handler/process/sick_worker.py",
+    "        if is_sticky(error):",
+    "        if False:",
+)
 @pytest.mark.parametrize("error", STICKY)
 def test_a_sticky_error_ends_the_worker_at_once(error: Exception) -> None:
     health = ModelHealth()
@@ -75,6 +82,12 @@ def test_a_sticky_error_ends_the_worker_at_once(error: Exception) -> None:
     assert "CUDA" in health.diagnosis
 
 
+@guarantee(
+    "Out of memory in the model",
+    "handler/process/sick_worker.py",
+    "if self.out_of_memory >= MOST_OUT_OF_MEMORY_IN_A_ROW:",
+    "if self.out_of_memory >= 1:",
+)
 @pytest.mark.parametrize("error", MEMORY)
 def test_out_of_memory_ends_the_worker_after_ten_batches_in_a_row(error: Exception) -> None:
     health = ModelHealth()
@@ -87,6 +100,7 @@ def test_out_of_memory_ends_the_worker_after_ten_batches_in_a_row(error: Excepti
     assert "10 batches in a row ran out of memory" in health.diagnosis
 
 
+@guarantee("A broken model on one worker")
 @pytest.mark.parametrize("error", OTHER)
 def test_any_other_error_ends_the_worker_after_some_in_a_row(error: Exception) -> None:
     health = ModelHealth()

@@ -10,6 +10,7 @@ import pytest
 from offpath.handler.errors import BodyGone, BodyUnreadable, ConfigError, ItemError
 from offpath.handler.request.body_from_front_door import DoorBodies
 from offpath.handler.request.payload import read_payload
+from tests.support.guarantees import guarantee
 
 KEY = "k" * 64
 NAME = "0000000001"
@@ -46,6 +47,12 @@ def test_a_body_by_name_is_read(door: DoorBodies, folder: Path) -> None:
     assert read(door, headers(folder / NAME)) == b"\xff\xd8 image"
 
 
+@guarantee(
+    "Forged headers, names and keys",
+    "handler/request/body_from_front_door.py",
+    "return isinstance(key, str) and hmac.compare_digest(key.encode(), self._key)",
+    "return isinstance(key, str)",
+)
 @pytest.mark.parametrize("key", ["", "wrong", "K" * 64, None, {"content-type": KEY}])
 def test_name_without_the_key_is_ignored(door: DoorBodies, folder: Path, key: object) -> None:
     (folder / NAME).write_bytes(b"\xff\xd8 secret")
@@ -54,6 +61,7 @@ def test_name_without_the_key_is_ignored(door: DoorBodies, folder: Path, key: ob
     assert door.request_id(headers(key=key)) is None
 
 
+@guarantee("Forged headers, names and keys")
 @pytest.mark.parametrize(
     "name",
     [
@@ -94,6 +102,7 @@ def plant_folder(folder: Path) -> None:
     (folder / NAME).mkdir()
 
 
+@guarantee("Forged headers, names and keys")
 @pytest.mark.parametrize("plant", [plant_link, plant_hard_link, plant_fifo, plant_folder])
 def test_entry_that_is_not_a_file_of_the_front_door_is_refused(
     door: DoorBodies, folder: Path, plant: Callable[[Path], None]
@@ -128,6 +137,13 @@ def test_a_folder_that_others_may_use_is_refused(folder: Path) -> None:
         DoorBodies(str(folder / "nowhere"), KEY)
 
 
+@guarantee(
+    "Descriptors that run out",
+    "handler/request/body_from_front_door.py",
+    "            os.close(file)",
+    "            pass",
+)
+@guarantee("Hours of good and hostile images")
 def test_no_descriptor_stays_open(door: DoorBodies, folder: Path) -> None:
     (folder / NAME).write_bytes(b"\xff\xd8")
     before = len(os.listdir("/proc/self/fd"))

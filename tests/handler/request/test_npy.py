@@ -11,6 +11,7 @@ import pytest
 
 from offpath.handler.errors import BadTensor
 from offpath.handler.request.npy import NPY_MAGIC, read_npy
+from tests.support.guarantees import guarantee
 
 SHAPE = (224, 192, 3)
 PIXELS = np.random.default_rng(0).integers(0, 256, SHAPE, dtype=np.uint8)
@@ -53,6 +54,7 @@ def test_npy_header_that_claims_gigabytes_takes_no_memory(shape: str) -> None:
         tracemalloc.stop()
 
 
+@guarantee("Pickles and damaged ONNX files")
 def test_pickled_npy_is_never_unpickled(tmp_path: Path) -> None:
     class Trap:
         def __reduce__(self) -> tuple[object, ...]:

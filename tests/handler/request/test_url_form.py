@@ -7,10 +7,12 @@ import pytest
 
 from offpath.handler.errors import BadEnvelope
 from offpath.handler.request.forms import FORM, parse_body
+from tests.support.guarantees import guarantee
 
 BODY_BYTES = 8 * 2**20
 
 
+@guarantee("Costly JSON, base64 and forms")
 @pytest.mark.parametrize(
     "text",
     [

@@ -15,6 +15,7 @@ from offpath.archive.mar_file import read_archives
 from offpath.archive.model_config import load_preset
 from tests.archive.conftest import THREE_CLASSES
 from tests.offpath.conftest import Done, Run, read_json_keys
+from tests.support.guarantees import guarantee
 
 Archive = Callable[..., Done]
 
@@ -71,6 +72,7 @@ def test_options_end_up_in_the_archives_settings(archive: Archive, store: Path) 
     }
 
 
+@guarantee("Settings that would open something")
 def test_odd_image_size_builds(archive: Archive, store: Path) -> None:
     code, _, err = archive("--set", "image_size=33", "--engine", "eager")
     assert code == 0, err

@@ -21,6 +21,7 @@ from offpath.serving.server.server_settings import ServerSettings
 from tests.offpath.conftest import Run
 from tests.support.browser import Browser, find_browser, open_browser
 from tests.support.echo_archive import write_mar
+from tests.support.guarantees import guarantee
 
 COUNT = "document.querySelectorAll('#chart circle').length"
 STATUS = "document.getElementById('status').textContent"
@@ -93,6 +94,7 @@ def test_an_archive_that_exists_is_shown_as_it_is(
     assert settings.env == {"OFFPATH_PREDICTION_LOG": "off"} and door.invocations
 
 
+@guarantee("Script or escapes in pages and names")
 @pytest.mark.slow
 @pytest.mark.server
 def test_the_page_fits_a_phone_in_the_dark_and_a_bad_image_is_explained(
@@ -116,6 +118,7 @@ def test_the_page_fits_a_phone_in_the_dark_and_a_bad_image_is_explained(
     assert browser.evaluate("document.getElementById('planted')") is None
 
 
+@guarantee("Script or escapes in pages and names")
 @pytest.mark.slow
 @pytest.mark.server
 def test_the_policy_stops_a_script_that_is_not_the_pages(url: str) -> None:

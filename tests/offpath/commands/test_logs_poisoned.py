@@ -13,6 +13,7 @@ from offpath.handler.prediction_log.packing import compress
 from offpath.handler.prediction_log.segment import MOST_OBJECT_BYTES
 from offpath.serving.log_tools.reading import MOST_DAMAGED_LINES
 from tests.offpath.conftest import Run
+from tests.support.guarantees import guarantee
 from tests.support.moto_server import run_moto
 from tests.support.prediction_logs import Logs, StartWorker, kill, record, write_log
 
@@ -22,6 +23,12 @@ MANY_LINES = (RECORD.ljust(1 << 20) + b"\n") * (MOST_OBJECT_BYTES // (1 << 20) +
 NO_RECORDS = b"{}\n" * (1 << 17)
 
 
+@guarantee(
+    "Poisoned spools, segments and objects",
+    "offpath/commands/logs.py",
+    ("        rows = [[printable(cell) for cell in _row(record)] for record " "in chosen]"),
+    "        rows = [[cell for cell in _row(record)] for record in chosen]",
+)
 def test_lone_surrogates_are_escaped_by_every_command(run: Run, tmp_path: Path) -> None:
     bad = "cat\ud800"
     user_id = f"{bad}\x1b[2J\x9b[red]"
@@ -43,6 +50,7 @@ def test_lone_surrogates_are_escaped_by_every_command(run: Run, tmp_path: Path) 
     assert "cat\ufffd" in html.read_text()
 
 
+@guarantee("Poisoned spools, segments and objects")
 @pytest.mark.parametrize(
     ("compression", "content", "why"),
     [
@@ -74,6 +82,7 @@ def test_bomb_is_named_and_the_rest_is_read(
     assert json.loads(report.out)["figures"]["requests_a"] == 1
 
 
+@guarantee("Poisoned spools, segments and objects")
 def test_objects_that_are_no_files_are_named_and_the_rest_is_read(run: Run, tmp_path: Path) -> None:
     uri = write_log(tmp_path / "out", [record("a")])
     (path,) = (tmp_path / "out").glob("dt=*/*/*")
@@ -86,6 +95,7 @@ def test_objects_that_are_no_files_are_named_and_the_rest_is_read(run: Run, tmp_
     assert done.err.count("not a regular file") == 2
 
 
+@guarantee("Poisoned spools, segments and objects")
 def test_segment_that_is_too_large_is_set_aside_and_the_rest_is_shipped(
     logs: Logs, tmp_path: Path, start_worker: StartWorker
 ) -> None:

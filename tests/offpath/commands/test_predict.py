@@ -170,7 +170,7 @@ ESCAPE = "\x1b[2J\x9b\u202e"
 
 
 @guarantee(
-    "a reply, for `offpath predict` and `offpath.client`",
+    "Replies that never end or command the terminal",
     "offpath/commands/predict.py",
     "[printable(cell) for cell in _row(*pair)]",
     "[cell for cell in _row(*pair)]",

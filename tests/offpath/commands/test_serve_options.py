@@ -10,8 +10,15 @@ from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.server.server_settings import ServerSettings
 from tests.offpath.conftest import Run
 from tests.support.echo_archive import write_mar
+from tests.support.guarantees import guarantee
 
 
+@guarantee(
+    "Ports open to strangers",
+    "offpath/commands/serve_options.py",
+    "    if not is_loopback:",
+    "    if False:",
+)
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "example.org"])
 def test_a_server_without_the_door_is_for_this_machine(host: str) -> None:
     for loopback in ("127.0.0.1", "localhost"):

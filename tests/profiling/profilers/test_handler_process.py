@@ -12,6 +12,7 @@ from offpath.errors import ExpectedError
 from offpath.profiling.profilers.handler_process import HandlerSpec, Job, Profile, profile_handler
 from offpath.profiling.profilers.profile_experiment import write_entry
 from offpath.profiling.profilers.threads import FlameCollector
+from tests.support.guarantees import guarantee
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 PLANTED = Path(__file__).with_name("planted_handler.py")
@@ -81,6 +82,7 @@ def flame_page(folder, title):
     return page.read_text(encoding="utf-8")
 
 
+@guarantee("Script or escapes in pages and names")
 def test_no_name_ends_the_script_of_a_flame_graph(tmp_path):
     assert "</script><b>" not in flame_page(tmp_path, "</script><b>")
 

@@ -19,6 +19,7 @@ from offpath.profiling.report.document import (
     join_blocks,
 )
 from offpath.profiling.report.page import render_page
+from tests.support.guarantees import guarantee
 from tests.support.pages import list_requests, read_page
 
 HOSTILE = '<script>alert("x")</script> & {{ 7919 * 7919 }} $a$'
@@ -61,6 +62,12 @@ def test_a_page_loads_nothing_from_anywhere(page: str) -> None:
     assert list_requests(page) == []
 
 
+@guarantee(
+    "Script or escapes in pages and names",
+    "profiling/report/page.py",
+    "autoescape=True,",
+    "autoescape=False,",
+)
 def test_names_cannot_write_markup_or_templates() -> None:
     html = render_page(make_document(HOSTILE))
     reader = read_page(html)

@@ -15,6 +15,7 @@ from offpath.serving.process.processes import find_fork_helpers, is_running
 from offpath.serving.torchserve.launch import FORK_SOCKET
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.eventually import eventually
+from tests.support.guarantees import guarantee
 
 pytestmark = pytest.mark.server
 
@@ -57,6 +58,12 @@ def test_killed_worker_is_replaced_and_nothing_of_it_stays(server: TorchServe, v
     assert helpers(server, "fork_launcher.py") not in ([], [launcher])
 
 
+@guarantee(
+    "The fork server is killed",
+    "serving/fork/fork_launcher.py",
+    "except (FileNotFoundError, ConnectionRefusedError):",
+    "except FileNotFoundError:",
+)
 def test_killed_fork_server_takes_its_workers_along_and_is_replaced(server: TorchServe) -> None:
     (worker,), (forker,) = server.worker_pids(), helpers(server, "fork_server.py")
     gone = [psutil.Process(worker), psutil.Process(forker)]

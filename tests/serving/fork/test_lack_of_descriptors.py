@@ -14,6 +14,7 @@ from offpath.serving.fork.children import Children
 from offpath.serving.fork.fork_request import LENGTH, STREAMS, ForkRequest, receive_request
 from offpath.serving.fork.fork_server import ForkServer
 from tests.support.descriptors import no_new_descriptors
+from tests.support.guarantees import guarantee
 
 REQUEST = ForkRequest(["worker.py"], {}, "/")
 
@@ -38,6 +39,7 @@ def test_nothing_is_forked_that_could_not_be_watched() -> None:
     children.selector.close()
 
 
+@guarantee("Descriptors that run out")
 def test_a_request_without_all_of_its_streams_is_refused(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:

@@ -82,6 +82,7 @@ def test_nginx_accepts_the_configuration_and_names_an_error_in_it(
         nginx.check()
 
 
+@guarantee("Script or escapes in pages and names")
 def test_only_the_demo_has_pages(place: DoorPlace) -> None:
     assert "location /demo/" not in make(place, DoorSettings())
     assert "location /demo/" in make(place, DoorSettings(pages=(Path(__file__),)))
@@ -101,6 +102,7 @@ def test_every_error_is_json_like_the_handlers(place: DoorPlace) -> None:
     assert all(set(body) == {"code", "type", "message"} for body in bodies)
 
 
+@guarantee("Logs that fill the disk or forge lines")
 @pytest.mark.parametrize("verbose", [False, True])
 def test_no_log_holds_a_token_or_a_control_character(place: DoorPlace, verbose: bool) -> None:
     port = resolve_ports("127.0.0.1", [0])[0]

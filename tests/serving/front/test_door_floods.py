@@ -20,6 +20,7 @@ from offpath.serving.front.nginx_config import DoorPlace, write_config
 from offpath.serving.process.ports import resolve_ports
 from tests.support.certificates import write_certificate
 from tests.support.eventually import eventually
+from tests.support.guarantees import guarantee
 
 CONNECTIONS, FRAMES = 20, 2000
 MOST_GROWTH_BYTES = 30 << 20
@@ -94,6 +95,12 @@ def read_memory(nginx: Nginx) -> int:
     return sum(psutil.Process(pid).memory_info().rss for pid in nginx.worker_pids())
 
 
+@guarantee(
+    "Floods of HTTP/2 and of idle connections",
+    "serving/conf/nginx.conf",
+    "large_client_header_buffers 2 2k;",
+    "large_client_header_buffers 64 1m;",
+)
 @pytest.mark.parametrize("flood", [continue_for_ever, repeat_a_field, reset_rapidly])
 def test_a_flood_of_http_2_frames_takes_no_memory_and_no_answer(door, flood) -> None:
     settings, nginx, _ = door
@@ -110,6 +117,7 @@ def test_a_flood_of_http_2_frames_takes_no_memory_and_no_answer(door, flood) -> 
         assert read_memory(nginx) - before < MOST_GROWTH_BYTES
 
 
+@guarantee("Floods of HTTP/2 and of idle connections")
 def test_idle_connections_to_metrics_leave_answers_to_others(door) -> None:
     settings, _, _ = door
     address = ("127.0.0.1", settings.metrics_port)
@@ -121,6 +129,12 @@ def test_idle_connections_to_metrics_leave_answers_to_others(door) -> None:
         assert is_served(settings)
 
 
+@guarantee(
+    "Floods of HTTP/2 and of idle connections",
+    "serving/conf/nginx.conf",
+    "client_body_in_file_only clean;",
+    "client_body_in_file_only on;",
+)
 def test_uploads_that_stop_one_byte_early_leave_no_body(door) -> None:
     settings, _, bodies = door
     head = "POST /predictions/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500000\r\n\r\n"

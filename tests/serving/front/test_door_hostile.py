@@ -16,6 +16,7 @@ from tests.fuzz.costly_requests import PALETTE, png
 from tests.support.eventually import eventually
 from tests.support.front import FrontProcess, read_counts
 from tests.support.granian import GranianProcess
+from tests.support.guarantees import guarantee
 from tests.support.hostile_clients import (
     FORMS,
     LARGE,
@@ -42,6 +43,7 @@ def form(request: pytest.FixtureRequest, door: FrontProcess) -> Form:
     return form
 
 
+@guarantee("Forged headers, names and keys")
 @pytest.mark.parametrize("spelling", ["X-Offpath-{}", "x-offpath-{}", "X-OFFPATH-{}"])
 @pytest.mark.parametrize("body", [b"small: no image", bytes(600_000)])
 def test_internal_headers_of_a_client_are_ignored(
@@ -76,6 +78,7 @@ def test_a_header_makes_no_explanation_of_a_prediction(door: FrontProcess, form:
     assert len(plain.content) == len(forged.content)
 
 
+@guarantee("Slow clients, half bodies, crowds")
 def test_a_body_that_is_cut_off_leaves_nothing(door: FrontProcess, form: Form) -> None:
     check_cut_off_bodies(door, form)
 
@@ -96,6 +99,7 @@ def count_gone(door: FrontProcess, form: Form) -> float:
     return sum(map(float, re.findall(rf"^{name} (\S+)", text, re.MULTILINE)))
 
 
+@guarantee("Slow clients, half bodies, crowds")
 def test_client_that_leaves_before_the_answer_harms_nobody(door: FrontProcess, form: Form) -> None:
     check_clients_that_leave(door, form)
 
@@ -108,6 +112,15 @@ def test_random_requests_cause_no_5xx_and_kill_nobody(door: FrontProcess, form: 
     check_random_requests(door, form)
 
 
+@guarantee(
+    "Images of clients who have left",
+    "serving/conf/nginx.conf",
+    "proxy_set_header {{ names.BODY_HEADER }} $request_body_file;",
+    (
+        "proxy_set_header {{ names.BODY_HEADER }} $request_body_file;\n"
+        "proxy_ignore_client_abort on;"
+    ),
+)
 def test_small_images_of_clients_that_have_left_are_not_decoded(
     door: FrontProcess, form: Form
 ) -> None:
@@ -135,6 +148,7 @@ def test_small_images_of_clients_that_have_left_are_not_decoded(
     eventually(lambda: count_gone(door, form) >= gone + 20)
 
 
+@guarantee("Logs that fill the disk or forge lines")
 def test_the_doors_log_is_rotated(door: FrontProcess) -> None:
     log = door.log_dir / "front.log"
     with open(log, "ab") as file:
@@ -144,6 +158,12 @@ def test_the_doors_log_is_rotated(door: FrontProcess) -> None:
     assert log.with_name("front.log.1").stat().st_size >= 21 << 20
 
 
+@guarantee(
+    "Slow clients",
+    "serving/conf/nginx.conf",
+    "client_body_timeout {{ settings.client_timeout_s }}s;",
+    "client_body_timeout 3600s;",
+)
 def test_client_that_stops_sending_gets_no_answer_and_is_counted(
     door: FrontProcess, form: Form
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from offpath.commands.url_option import find_door
 from tests.support.eventually import eventually
 from tests.support.front import FrontProcess, check_addresses, read_counts
+from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
 from tests.support.strace import traced
 
@@ -57,6 +58,12 @@ def test_every_way_of_sending_has_the_same_answer(http: httpx.Client, body: byte
     assert len({answer.text for answer in answers.values()}) == 1
 
 
+@guarantee(
+    "Paths and deadlines that fool the door",
+    "serving/conf/nginx.conf",
+    '(infer{{ explain }}){% endif %})\\z" {',
+    '(infer{{ explain }}){% endif %})$" {',
+)
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [

@@ -68,6 +68,13 @@ def kill_counted_server(door: FrontProcess) -> None:
     eventually(lambda: read() == ["0", wanted])
 
 
+@guarantee("A worker is killed")
+@guarantee(
+    "nginx or its worker is killed",
+    "serving/front/door.py",
+    "died = not nginx.is_running()",
+    "died = False",
+)
 @guarantee(
     "The server is killed",
     "serving/front/one_host.py",
@@ -118,6 +125,13 @@ def test_invocations_leads_to_the_only_model(door: FrontProcess, body: bytes) ->
     assert httpx.get(f"{door.url}/invocations").status_code == 405
 
 
+@guarantee("Descriptors that run out")
+@guarantee(
+    "File descriptors run out",
+    "serving/process/descriptors.py",
+    "if error.errno not in (errno.EMFILE, errno.ENFILE):",
+    "if True:",
+)
 @pytest.mark.parametrize("product", ["torchserve", pytest.param("granian", marks=pytest.mark.slow)])
 def test_supervisors_and_workers_outlive_a_lack_of_descriptors(
     request: pytest.FixtureRequest, product: str, model_store: Path, tmp_path: Path
@@ -154,6 +168,19 @@ def check_few_descriptors(door: FrontProcess) -> None:
 
 
 # The last test of the door, which it ends.
+@guarantee("Poisoned spools, segments and objects")
+@guarantee(
+    "SIGTERM",
+    "handler/prediction_log/spool.py",
+    "        segment.append(data, records, self._is_synced)",
+    "        self.appended == 3 or segment.append(data, records, self._is_synced)",
+)
+@guarantee(
+    "SIGTERM",
+    "serving/front/nginx.py",
+    "        self._signal(signal.SIGQUIT)",
+    "        self._signal(signal.SIGTERM)",
+)
 def test_sigterm_answers_what_was_accepted_and_the_log_has_it_once(door: FrontProcess) -> None:
     folder = door.log_dir.parent
     send_hostile_user_ids(f"{door.url}{PATH}", jpeg())
@@ -189,6 +216,7 @@ def changing(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield running
 
 
+@guarantee("A reload")
 def test_reload_replaces_granian_by_torchserve_and_loses_no_request(changing: FrontProcess) -> None:
     with changing.load(PATH, BODIES, clients=4, pause_s=PAUSE_S) as seen:
         answer_some(seen)
@@ -208,6 +236,8 @@ def count_models(door: FrontProcess) -> int:
     return page.count("\noffpath_workers_ready{")
 
 
+@guarantee("Processes that outlive their server")
+@guarantee("`offpath serve` is killed")
 def test_sigkill_of_the_command_leaves_no_process_no_folder_and_nobody_to_reload(
     changing: FrontProcess,
 ) -> None:

@@ -65,6 +65,18 @@ class Upload:
         return int(head.split()[1]), json.loads(body).get("type", "")
 
 
+@guarantee(
+    "Slow clients, half bodies, crowds",
+    "serving/conf/nginx.conf",
+    "limit_conn {{ size }}_of_one {{ one }};",
+    "",
+)
+@guarantee(
+    "The memory for bodies is full",
+    "serving/conf/nginx.conf",
+    "limit_conn {{ size }}_of_all {{ all }};",
+    "",
+)
 @pytest.mark.parametrize("line", [LENGTH, CHUNKED])
 def test_one_client_takes_half_of_the_memory_and_all_take_no_more_than_there_is(
     door: Door, line: str
@@ -88,6 +100,12 @@ def test_one_client_takes_half_of_the_memory_and_all_take_no_more_than_there_is(
             upload.socket.close()
 
 
+@guarantee(
+    "No token, or too many requests",
+    "serving/conf/nginx.conf",
+    "limit_req zone=rates burst={{ settings.client_rate }} nodelay;",
+    "limit_req zone=rates burst=100000 nodelay;",
+)
 def test_too_many_requests_per_second_are_refused(tmp_path: Path) -> None:
     with door_before_answers(tmp_path, client_rate=1) as (door, _):
         url = f"http://127.0.0.1:{door.settings.port}/predictions/m"
@@ -124,6 +142,12 @@ def test_a_body_has_the_size_of_its_length(length: str, size: str | None) -> Non
     assert (found or ["large"]) == ['""' if size is None else size]
 
 
+@guarantee(
+    "Slow clients, half bodies, crowds",
+    "serving/conf/nginx.conf",
+    '"~(?s)^(?<offpath_network>.{8}).{8}$" $offpath_network;',
+    '"~(?s)^(?<offpath_network>.{16})$" $offpath_network;',
+)
 def test_addresses_of_one_ipv6_network_are_one_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +233,7 @@ def test_the_firewall_rules_are_rules() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@guarantee("Slow clients, half bodies, crowds")
 def test_the_door_has_more_connections_than_8400_half_headers_take(door: Door) -> None:
     config = (door.place.run / "nginx.conf").read_text()
     (connections,) = re.findall(r"worker_connections (\d+);", config)

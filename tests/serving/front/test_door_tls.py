@@ -17,6 +17,7 @@ from tests.support.certificates import write_certificate
 from tests.support.echo_archive import write_mar
 from tests.support.eventually import eventually
 from tests.support.front import FrontProcess, front
+from tests.support.guarantees import guarantee
 
 pytestmark = pytest.mark.server
 
@@ -66,6 +67,12 @@ def test_another_handler_gets_the_body_itself(http: httpx.Client) -> None:
     assert post(http).text == str(len(BODY))
 
 
+@guarantee(
+    "No token, or too many requests",
+    "serving/conf/nginx.conf",
+    "default {{ 0 if settings.tokens else 1 }};",
+    "default 1;",
+)
 @pytest.mark.parametrize(
     "token", ["", "Bearer", f"Bearer {OLD}x", f"Bearer {OLD.upper()}", f"Basic {OLD}", OLD]
 )
@@ -91,6 +98,7 @@ def ask(door: FrontProcess, files: Path, lines: bytes) -> bytes:
 GOOD = f"Bearer {OLD}".encode()
 
 
+@guarantee("No token, or too many requests")
 @pytest.mark.parametrize(
     "lines",
     [

@@ -19,6 +19,7 @@ from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import View
 from tests.support.eventually import eventually
+from tests.support.guarantees import guarantee
 from tests.support.hostile_archives import HOSTILE
 
 
@@ -46,6 +47,7 @@ def waiting(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     session.stop()
 
 
+@guarantee("Hostile archives and YAML")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_reload_refuses_a_hostile_archive_and_starts_nothing(waiting: Waiting, name: str) -> None:
     HOSTILE[name](waiting.archive)

@@ -26,6 +26,12 @@ def read_count(run: Path, status: str) -> float:
     return sum(map(float, re.findall(counts, page, re.MULTILINE)))
 
 
+@guarantee(
+    "The disk of the logs or `/tmp` is full",
+    "serving/front/reply_counts.py",
+    ("the next count tries again.\n" "        with contextlib.suppress(OSError):"),
+    ("the next count tries again.\n" "        with contextlib.suppress(KeyError):"),
+)
 def test_half_lines_are_left_out_and_a_page_that_cannot_be_written_stays(tmp_path: Path) -> None:
     replies = ReplyCounts(tmp_path)
     log, obstacle = tmp_path / REPLIES, (tmp_path / DOOR_METRICS).with_suffix(".new")
@@ -102,6 +108,18 @@ def test_a_change_that_could_not_be_written_is_made_as_soon_as_it_can(tmp_path: 
 LONG_S = 1.01 * FAILING_S
 
 
+@guarantee(
+    "Paths and deadlines that fool the door",
+    "serving/front/reply_counts.py",
+    'count * (status >= "500" and (status, kind) != ("504", ""))',
+    'count * (status >= "500")',
+)
+@guarantee(
+    "A canary that only fails",
+    "serving/front/reply_counts.py",
+    "return count >= FAILURES and last - first >= FAILING_S",
+    "return False",
+)
 @pytest.mark.parametrize(
     "lines, took_s, only_fails",
     [

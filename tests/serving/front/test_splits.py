@@ -43,6 +43,7 @@ from tests.support.front import (
     read_counts,
 )
 from tests.support.granian import FRONTS, GranianProcess
+from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
 
 # A handler that serves READY and fails each request.
@@ -357,6 +358,7 @@ def read_of_failing(door: FrontProcess, name: str, labels: str = "") -> int:
     return int(text.partition(f"offpath_door_canary_{name}{of_failing}")[2].split()[0])
 
 
+@guarantee("A canary that only fails")
 @pytest.mark.server
 def test_a_canary_that_only_fails_gets_nothing_until_the_next_command(judged: SplitDoor) -> None:
     door, all_of_it = judged.door, "defects=3.0:100%"

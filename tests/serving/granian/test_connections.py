@@ -27,6 +27,7 @@ from tests.support.attacks import connect
 from tests.support.descriptors import no_new_descriptors
 from tests.support.eventually import eventually
 from tests.support.front import check_addresses, load
+from tests.support.guarantees import guarantee
 from tests.support.hostile_clients import CHECKS, FORMS, OF_TORCHSERVE, Form, Target
 from tests.support.images import jpeg
 
@@ -89,6 +90,7 @@ class Direct:
         return []
 
 
+@guarantee("Slow clients, half bodies, crowds")
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_hostile_clients(
@@ -158,6 +160,7 @@ def test_a_worker_that_starts_while_connections_are_full_opens_its_log(ready: di
     eventually(is_recorded)
 
 
+@guarantee("Descriptors that run out")
 def test_a_server_outlives_a_lack_of_descriptors(ready: dict) -> None:
     killed, *others = find_workers(ready)
     supervisor = psutil.Process(killed).ppid()
@@ -175,6 +178,7 @@ def test_a_server_outlives_a_lack_of_descriptors(ready: dict) -> None:
     assert set(seen.statuses) == {200} and "Traceback" not in said.read_text()
 
 
+@guarantee("Slow clients, half bodies, crowds")
 @pytest.mark.parametrize(
     ("size", "status"),
     [
@@ -194,6 +198,12 @@ def test_unfinished_headers_have_a_limit(ready: dict, form: str, size: int, stat
         assert connection.recv(100).startswith(b"HTTP/1.1 " + status)
 
 
+@guarantee(
+    "Uploads that are cut off",
+    "serving/granian/worker.py",
+    "return  # the client has left in the middle of its body",
+    "await asyncio.Event().wait()",
+)
 @pytest.mark.parametrize("form", PREDICTIONS)
 def test_uploads_that_are_cut_off_leave_nothing_in_memory(ready: dict, form: str) -> None:
     url, chosen = ready["inference"], FORMS[form]
@@ -214,6 +224,7 @@ def test_uploads_that_are_cut_off_leave_nothing_in_memory(ready: dict, form: str
     assert chosen.post(url, jpeg()).status_code == 200
 
 
+@guarantee("Slow clients, half bodies, crowds")
 def test_bodies_that_are_declared_and_never_sent_cost_nobody_an_answer(ready: dict) -> None:
     url, chosen = ready["inference"], OF_TORCHSERVE
     # Together 1.9 GB. The small ones fill what the large ones leave.

@@ -112,6 +112,12 @@ def test_hostile_clients(
     check(door, form)
 
 
+@guarantee(
+    "A worker is killed",
+    "handler/classifier.py",
+    "                self._log.append(records)",
+    ("                __import__('threading').Timer(1, self._log.append, " "[records]).start()"),
+)
 def test_a_killed_worker_costs_its_requests_at_most_and_is_replaced(
     door: GranianProcess, flag: Flag
 ) -> None:
@@ -261,6 +267,13 @@ def test_a_worker_that_hangs_or_has_a_broken_model_answers_503_and_is_replaced(
         assert found["broken models"].cure.startswith("granian.log says why")
 
 
+@guarantee(
+    "All workers of a model die",
+    "serving/front/one_host.py",
+    "self.door.set_ready(versions.items() <= ready and not self._is_sick())",
+    "self.door.set_ready(not self._is_sick())",
+)
+@guarantee("Workers are stopped")
 def test_stopped_workers_are_not_ready_and_are_replaced(door: GranianProcess) -> None:
     def count_ends() -> float:
         return read_metrics(door, "because it took too long").get("offpath_worker_ends_total", 0)
@@ -278,6 +291,7 @@ def test_stopped_workers_are_not_ready_and_are_replaced(door: GranianProcess) ->
     assert set(seen.statuses) == {200}, seen
 
 
+@guarantee("Logs that fill the disk or forge lines")
 def test_a_model_that_fails_writes_a_line_a_second_into_a_log_with_a_bound(
     door: GranianProcess, flag: Flag
 ) -> None:
@@ -331,6 +345,12 @@ def changing(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield door
 
 
+@guarantee(
+    "A reload",
+    "serving/front/rotation.py",
+    "return age_s > self.drain_s or (age_s > SETTLE_S and self._is_left())",
+    "return True",
+)
 def test_a_reload_loses_nothing_and_one_that_cannot_load_changes_nothing(
     changing: GranianProcess, tmp_path: Path, flag: Flag
 ) -> None:
@@ -387,6 +407,12 @@ def slow_upload(url: str, body: bytes) -> Iterator[Future[int]]:
             is_over.set()
 
 
+@guarantee(
+    "SIGTERM",
+    "handler/classifier.py",
+    "                self._log.append(records)",
+    ("                __import__('threading').Timer(1, self._log.append, " "[records]).start()"),
+)
 def test_sigterm_answers_what_is_in_flight_and_every_answer_is_in_the_log_once(
     changing: GranianProcess,
 ) -> None:

@@ -277,6 +277,7 @@ def test_the_open_inference_client(url: str) -> None:
         assert all(same(a, predict(url, image)) for a, image in zip(replies, IMAGES, strict=True))
 
 
+@guarantee("A bad item or a time-out in a batch")
 def test_a_bad_image_fails_its_own_request_alone(url: str) -> None:
     bodies = [[TEXTS[0], TEXTS[1]], [TEXTS[0], "bm8gaW1hZ2U="], [TEXTS[2]]]
     for _ in range(4):
@@ -398,6 +399,7 @@ COSTLY: dict[str, tuple[str, Callable[[], dict[str, Any]], int]] = {
 }
 
 
+@guarantee("Costly JSON, base64 and forms")
 @pytest.mark.parametrize("name", COSTLY)
 def test_costly_requests_are_refused(url: str, name: str) -> None:
     path, make, status = COSTLY[name]

@@ -15,6 +15,13 @@ from tests.support.guarantees import guarantee
 TIME = "2026-11-21T03:59:26,104"
 
 
+@guarantee(
+    "Logs that fill the disk or forge lines",
+    "serving/granian/server.py",
+    "if not log.exists() or log.stat().st_size <= MOST_LOG_BYTES:",
+    "if True:",
+)
+@guarantee("The disk of the logs or `/tmp` is full")
 def test_granians_log_has_a_bound_and_its_writers_go_on(tmp_path: Path) -> None:
     server = GranianServer(ServerSettings(tmp_path, (), log_dir=tmp_path / "logs"))
     server._make_folders()

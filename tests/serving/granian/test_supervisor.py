@@ -21,6 +21,7 @@ from offpath.serving.granian.worker import insist
 from offpath.serving.server.served_model import ServedModel
 from tests.support.clock import Clock
 from tests.support.eventually import MOST_S
+from tests.support.guarantees import guarantee
 
 
 def make_supervisor(monkeypatch: pytest.MonkeyPatch, workers: int) -> Supervisor:
@@ -30,6 +31,12 @@ def make_supervisor(monkeypatch: pytest.MonkeyPatch, workers: int) -> Supervisor
     return Supervisor(Plan(tuple(plans), "", 0, False, 1, 1), socket.socket())
 
 
+@guarantee(
+    "Workers are stopped",
+    "serving/granian/supervisor.py",
+    "elif slot.pid and now_s > self.deadlines[number]:",
+    "elif False:",
+)
 def test_only_a_worker_that_was_silent_while_others_ran_is_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -9,6 +9,7 @@ from offpath.handler.error_kinds import BUSY, TOO_SLOW, ErrorKind
 from offpath.serving.granian.uploads import FIRST_S, MOST_S, SLOW_S, BodyMemory
 from offpath.serving.service.messages import Refused
 from tests.support.clock import Clock
+from tests.support.guarantees import guarantee
 
 
 async def upload(
@@ -66,6 +67,12 @@ def test_a_flood_of_large_uploads_makes_room_for_a_small_body_at_once() -> None:
     assert run(*uploads) == [BUSY, None, None, None, BUSY]
 
 
+@guarantee(
+    "Slow clients, half bodies, crowds",
+    "serving/granian/uploads.py",
+    "(MOST_S if body.size else FIRST_S)",
+    "MOST_S",
+)
 def test_uploads_of_which_nothing_arrives_take_no_room_and_end_soon() -> None:
     uploads = *[((), 0.0)] * 200, ((60, 40), 0.0), ((10,), FIRST_S), ((), 0.0)
     # The memory is full at the second part of the 201st upload. The last one has time left.

@@ -31,6 +31,7 @@ from offpath.serving.offline.manifest import (
 from offpath.serving.offline.part_runner import make_row
 from offpath.serving.storage import Storage, read_s3_options, split_name
 from offpath.serving.torchserve.server import TorchServe
+from tests.support.guarantees import guarantee
 from tests.support.images import accepted, jpeg, rejected
 
 FILES = Storage(S3Options())
@@ -115,6 +116,7 @@ def test_rows_are_the_servers_answers_and_a_missing_part_is_made_again(
     assert other.returncode == 2 and "begun with another archive" in other.stderr
 
 
+@guarantee("Hostile input of a batch run")
 @pytest.mark.server
 def test_names_that_hold_no_image_cost_their_own_row(first: Run) -> None:
     rows = read_rows(first.place[2])
@@ -161,6 +163,12 @@ def test_a_listing_is_limited_to_names_that_begin_so(
     assert [name[-1] for name in found] == sorted(names, key="adx".index)
 
 
+@guarantee(
+    "Hostile input of a batch run",
+    "serving/offline/manifest.py",
+    "is_list = type(names) is list and {*map(type, names)} == {str}",
+    "is_list = True",
+)
 @pytest.mark.parametrize(
     "content",
     [
@@ -196,6 +204,7 @@ def test_a_manifest_that_no_run_wrote_is_refused(tmp_path: Path, content: bytes)
     assert peak_bytes < 300 << 20
 
 
+@guarantee("Hostile input of a batch run")
 @pytest.mark.parametrize("content", [b"{\n", b"{}\n", b"[]\n"])
 def test_a_damaged_part_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "part-00000.jsonl").write_bytes(content)

@@ -12,6 +12,7 @@ import psutil
 
 from offpath.serving.process.processes import find_family, is_running
 from tests.support.eventually import eventually
+from tests.support.guarantees import guarantee
 
 # Each prints a line of numbers when all is there, and then stays.
 SESSION = """
@@ -70,6 +71,18 @@ def are_gone(pids: list[int]) -> bool:
     return not any(psutil.pid_exists(pid) and is_running(psutil.Process(pid)) for pid in pids)
 
 
+@guarantee(
+    "Processes that outlive their server",
+    "serving/process/guard.py",
+    "    end_family(int(leader_pid), STOP_TIMEOUT_S)",
+    "    return",
+)
+@guarantee(
+    "`offpath serve` is killed",
+    "serving/process/guard.py",
+    "        shutil.rmtree(folder, ignore_errors=True)",
+    "        pass",
+)
 def test_a_session_is_ended_although_its_members_ignore_sigterm(tmp_path: Path) -> None:
     folder = tmp_path / "of the server"
     folder.mkdir()

@@ -102,6 +102,7 @@ def test_the_first_of_equal_warnings_of_all_workers_is_shown(
     assert len(shown) == 1 and where in shown[0] and "planted by W-0" in shown[0]
 
 
+@guarantee("Logs that fill the disk or forge lines")
 def test_lines_about_clients_never_explain_the_servers_end() -> None:
     lines = [
         f"{TIME} [INFO ] main ModelServer - Initialize Inference server",
@@ -113,6 +114,12 @@ def test_lines_about_clients_never_explain_the_servers_end() -> None:
     assert find_server_failure(parsed[:2]) == ["Initialize Inference server"]
 
 
+@guarantee(
+    "Logs that fill the disk or forge lines",
+    "serving/server/server_log.py",
+    "    text = printable(text)\n",
+    "",
+)
 @pytest.mark.parametrize("character", ["\x1b", "\r", "\x00", "\x85", "\x9b", "\x7f"])
 def test_control_characters_of_a_log_reach_no_terminal(tmp_path: Path, character: str) -> None:
     path = tmp_path / "torchserve.log"
@@ -121,6 +128,7 @@ def test_control_characters_of_a_log_reach_no_terminal(tmp_path: Path, character
     assert lines == [f"a{ascii(character)[1:-1]}[2Jb", "c"]
 
 
+@guarantee("Logs that fill the disk or forge lines")
 def test_every_log_of_the_server_has_a_bound() -> None:
     appenders = ElementTree.parse(CONF_DIR / "log4j2.xml").find("Appenders")
     assert appenders is not None and len(appenders)

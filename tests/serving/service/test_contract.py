@@ -305,6 +305,7 @@ def test_a_request_without_time_is_refused(adapter, send) -> None:
     assert is_status(reply, adapter, 504) and reply.json()["type"] == "DeadlineExceeded"
 
 
+@guarantee("Forged headers, names and keys")
 def test_headers_of_the_front_door_mean_nothing_from_a_client(send, tmp_path: Path) -> None:
     (tmp_path / "1").write_bytes(JPEG)
     forged = {
@@ -397,6 +398,7 @@ def test_a_header_makes_no_explanation(adapter, send) -> None:
     assert reply.json() == send("POST", "/predictions/near-free", content=JPEG).json()
 
 
+@guarantee("Forged headers, names and keys")
 @pytest.mark.parametrize("given", ["", "1", "a~", "a b", "x" * 65])
 def test_two_requests_with_one_id_have_two_records(given: str) -> None:
     first, second = make_event_id(given), make_event_id(given)
@@ -455,6 +457,12 @@ def test_a_host_knows_of_a_model_that_hangs(host: Tricky) -> None:
     eventually(lambda: host.is_noticed("has been running"))
 
 
+@guarantee(
+    "More requests than the queue holds",
+    "serving/service/model_service.py",
+    "if self.requests + requests > self._settings.most_requests:",
+    "if False:",
+)
 @pytest.mark.parametrize("kind", ["granian", pytest.param("torchserve", marks=pytest.mark.slow)])
 def test_more_requests_than_the_queue_holds_are_refused(kind: str, tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()

@@ -35,6 +35,7 @@ from offpath.serving.service.kserve import (
 )
 from offpath.serving.service.messages import Refused, Reply, Request
 from offpath.serving.service.model_service import ModelService, ServiceSettings
+from tests.support.guarantees import guarantee
 
 MOST = 4
 # As for every envelope (tests/reliability/test_worst_cost.py).
@@ -107,6 +108,7 @@ def v2(**fields: object) -> bytes:
     return orjson.dumps({"inputs": [tensor(TEXTS)], **fields})
 
 
+@guarantee("Costly JSON, base64 and forms")
 @pytest.mark.parametrize(
     ("read", "body", "headers", "said"),
     [
@@ -200,6 +202,7 @@ def test_wrong_input_is_refused_with_a_reason(
     assert refused.value.kind.text.isascii()
 
 
+@guarantee("Costly JSON, base64 and forms")
 @pytest.mark.parametrize("element", ['""', "{}", "[]", "0", '{"a":[]}'])
 def test_a_million_instances_are_refused_before_any_work(element: str) -> None:
     body = f'{{"instances": [{",".join([element] * 1_000_000)}]}}'.encode()
@@ -225,6 +228,7 @@ COSTLY: dict[str, Callable[[], bytes]] = {
 }
 
 
+@guarantee("Costly JSON, base64 and forms")
 @pytest.mark.parametrize("name", COSTLY)
 def test_a_costly_body_takes_little_time_and_memory(name: str) -> None:
     read, body = read_v2 if name.startswith("v2") else read_v1, COSTLY[name]()
@@ -336,6 +340,7 @@ def test_images_of_a_client_that_has_left_are_not_decoded(
     assert handler.handled == IMAGES[:1]
 
 
+@guarantee("Costly JSON, base64 and forms")
 def test_bodies_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     running, most, handler = 0, 0, SlowHandler()
     handler.released.set()

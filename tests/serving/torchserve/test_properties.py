@@ -8,11 +8,18 @@ import pytest
 from offpath.errors import ExpectedError
 from offpath.serving.server.server_settings import Ports, ServerSettings
 from offpath.serving.torchserve.launch import build_properties, make_environment
+from tests.support.guarantees import guarantee
 
 PORTS = Ports(1, 2, 3)
 SETTINGS = ServerSettings(Path("store"), ("a.mar", "b=c.mar"))
 
 
+@guarantee(
+    "Settings that would open something",
+    "config.properties",
+    "enable_model_api=false",
+    "enable_model_api=true",
+)
 def test_our_config_listens_on_loopback_with_a_closed_store() -> None:
     properties = build_properties(SETTINGS, PORTS)
     assert properties["inference_address"] == "http://127.0.0.1:1"
@@ -22,6 +29,12 @@ def test_our_config_listens_on_loopback_with_a_closed_store() -> None:
     assert "http" not in properties["allowed_urls"]
 
 
+@guarantee(
+    "Ports open to strangers",
+    "serving/server/server_settings.py",
+    ('return (*metrics, "management") if settings.management_port is None ' "else metrics"),
+    "return metrics",
+)
 def test_management_is_a_socket_unless_a_port_is_asked_for() -> None:
     properties = build_properties(SETTINGS, PORTS, Path("/run/own"))
     assert properties["management_address"] == "unix:/run/own/management.sock"

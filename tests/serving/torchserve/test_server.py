@@ -20,6 +20,7 @@ from offpath.serving.process.processes import find_family
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.echo_archive import MODEL_CONFIG, MakeMar, make_settings, write_mar
 from tests.support.eventually import MOST_S, eventually
+from tests.support.guarantees import guarantee
 from tests.support.scrape import count_log_lines
 
 pytestmark = pytest.mark.server
@@ -65,6 +66,7 @@ def test_two_servers_run_side_by_side(echo_server: TorchServe, second: TorchServ
     assert not {*echo_server.worker_pids()} & {*second.worker_pids()}
 
 
+@guarantee("Ports open to strangers")
 @pytest.mark.parametrize(
     "version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"]
 )
@@ -85,6 +87,7 @@ def test_grpc_is_closed_unless_it_is_asked_for(
                 context.wrap_socket(connection)
 
 
+@guarantee("Logs that fill the disk or forge lines")
 def test_clients_cause_a_line_a_second_and_forge_none(echo_server: TorchServe) -> None:
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     url = f"{echo_server.inference_url}/predictions/echo"
