@@ -13,7 +13,10 @@ import pytest
 from tests.support.front import FrontProcess, front, log_variables
 from tests.support.granian import granian
 
-OPTIONS = ("near-free", "--invocations", "--limit", "client-timeout-s=3", "--unready-s", "1")
+OPTIONS = (
+    *("near-free", "--invocations", "--client-ids"),
+    *("--limit", "client-timeout-s=3", "--unready-s", "1"),
+)
 
 
 @pytest.fixture(scope="session")

@@ -165,3 +165,16 @@ def test_a_worker_opens_nothing_but_bodies(door: FrontProcess, http: httpx.Clien
     opened = [re.search(r'openat\(\d+, "(\d+)", O_RDONLY', call) for call in calls]
     assert [call for call, body in zip(calls, opened) if body is None] == []
     assert len(opened) == 40
+
+
+def test_clients_uuid_starts_the_requests_id(http: httpx.Client) -> None:
+    def ask(sent: str) -> str:
+        reply = http.post(PATH, content=SMALL, headers={"x-request-id": sent})
+        return reply.headers["x-request-id"]
+
+    sent = "11111111-2222-3333-4444-555555555555"
+    ids = [ask(sent), ask(sent)]
+    assert all(re.fullmatch(sent + r"\.[0-9a-f]{12}", one) for one in ids)
+    assert ids[0] != ids[1]
+    for other in ("1; rm", f"{sent}~", f"x {sent}"):
+        assert UUID.fullmatch(ask(other)) and ask(other) != sent

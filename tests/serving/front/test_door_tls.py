@@ -143,13 +143,11 @@ def test_what_only_torchserve_can_do_keeps_torchserve(door: FrontProcess) -> Non
     assert done.returncode == 1 and "--grpc-port needs --server torchserve" in done.stderr
 
 
-def test_clients_uuid_starts_the_requests_id(http: httpx.Client) -> None:
-    ids = [post(http, **{"x-request-id": SENT}).headers["x-request-id"] for _ in "12"]
-    assert all(re.fullmatch(SENT + r"\.[0-9a-f]{12}", i) for i in ids)
-    assert ids[0] != ids[1]
-    for sent in ("1; rm", f"{SENT}~", f"x {SENT}"):
-        own = post(http, **{"x-request-id": sent}).headers["x-request-id"]
-        assert re.fullmatch(r"[0-9a-f-]{36}", own) and own != SENT
+def test_a_foreign_handler_has_torchserves_id_whatever_its_client_asks_for(
+    http: httpx.Client,
+) -> None:
+    own = post(http, **{"x-request-id": SENT}).headers["x-request-id"]
+    assert re.fullmatch(r"[0-9a-f-]{36}", own) and own != SENT
 
 
 def test_replaced_tokens_and_certificates_are_taken_over(
