@@ -13,7 +13,8 @@ from offpath.serving.server.model_settings import MODELS, read_models
 # Keys that TorchServe reads of config.properties (ConfigManager.java, ts/model_server.py), and one
 # that nothing reads, but KServe's own examples have.
 PROPERTIES = frozenset(
-    """NUM_WORKERS allowed_urls async_logging blacklist_env_vars certificate_file cors_allowed_headers
+    """NUM_WORKERS
+    allowed_urls async_logging blacklist_env_vars certificate_file cors_allowed_headers
     cors_allowed_methods cors_allowed_origin cpp_log_config cpu_launcher_args cpu_launcher_enable
     debug decode_input_request default_response_timeout default_service_handler
     default_startup_timeout default_workers_per_model disable_system_metrics
