@@ -219,6 +219,12 @@ def read_log(folder: Path, request_id: str) -> dict[str, str]:
     return line
 
 
+@guarantee(
+    "Logs that fill the disk or forge lines",
+    "serving/conf/nginx.conf",
+    "map $offpath_model $offpath_named {",
+    "map $request_uri $offpath_named { default $request_uri; } map $offpath_model $unused {",
+)
 @pytest.mark.parametrize(
     ("path", "status", "kind", "model"),
     [
@@ -241,7 +247,7 @@ def test_the_log_says_what_happened_to_a_request_and_names_only_served_models(
 
 
 @guarantee(
-    "A worker ends in the middle of a batch, or a batch hangs",
+    "A request gets a 5xx",
     "serving/conf/nginx.conf",
     '"~^5" 1;',
     "",
