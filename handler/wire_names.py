@@ -20,6 +20,8 @@ CLIENT_HEADER = "x-offpath-client"
 # When the whole request had arrived, in seconds since 1970: at the door, or at a server of ours.
 ARRIVED_HEADER = "x-offpath-arrived"
 RECEIVED_HEADER = "x-offpath-received"
+# Tells the door that a worker refused a request because its queue is full.
+FULL_HEADER = "x-offpath-full"
 # Marks the requests of `offpath serve` that warm a server up. The key is new at each start: a
 # client that knew it could keep its requests out of the prediction log.
 WARM_UP_VARIABLE = "OFFPATH_WARM_UP_KEY"

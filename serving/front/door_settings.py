@@ -50,7 +50,7 @@ class DoorSettings:
         memory: folder on the tmpfs that holds the bodies.
         front_bodies: number of the largest bodies that must fit there at the start.
         pages: files of the page that the door shows at /; only `offpath demo` has them.
-        verbose: logs every request to `front-access.log`.
+        verbose: logs every request to `front-access.log`, which otherwise has each 5xx.
     """
 
     host: str = LOOPBACK

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from offpath.errors import WrongOption
 from offpath.handler import wire_names
 from offpath.handler.error_kinds import (
+    BUSY,
     MODEL_GONE,
     OF_DOOR,
     RETRY_AFTER_S,
@@ -128,6 +129,7 @@ def _render(place: DoorPlace, settings: DoorSettings, behind: Behind, has_http2:
         upstreams=_plan_upstreams(place.run, settings, behind),
         client_connections=settings.client_connections + COPIES * len(settings.shadow),
         names=wire_names,
+        full=BUSY,
         models_of_v1=json.dumps({"models": [*_list_models(behind)]}),
         no_model=_format_reply(describe_missing("$offpath_asked", _list_models(behind))),
         server_of_v2=json.dumps(V2_SERVER),
@@ -145,7 +147,7 @@ def _compile(path: Path) -> Template:
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
     environment.filters.update(literal=re.escape, quoted=_quote, variable=_name_variable)
-    environment.tests.update(loopback=is_loopback)
+    environment.tests.update(loopback=is_loopback, nameable=MODEL_NAME.fullmatch)
     return environment.from_string(path.read_text(encoding="utf-8"))
 
 

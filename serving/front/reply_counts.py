@@ -30,7 +30,7 @@ LINE = re.compile(
 )
 # Statuses of copies to a shadow: answered, left out, given up.
 COPIES = ("200", "502", "504")
-# The door's own word for a full queue or memory: the canary was not asked.
+# A full queue or memory, of the door or a worker: the canary was not asked.
 FULL = (str(BUSY.status), BUSY.type)
 # Statuses that a canary has a number of from the beginning.
 OF_CANARIES = ("200", "500", "503")

@@ -25,6 +25,7 @@ from offpath.handler.wire_names import (
     BODY_HEADER,
     CLIENT_HEADER,
     EXPLAIN_HEADER,
+    FULL_HEADER,
     ID_HEADER,
     REQUEST_ID_HEADER,
 )
@@ -220,6 +221,8 @@ class ModelService:
             reply = await self._reply(Request(b"", request_id, headers), body, read, began_s)
         except Refused as refused:
             reply = refused.reply
+            if has_door and refused.kind == BUSY:
+                reply.headers[FULL_HEADER] = "1"
         if reply.status != 200 and speaks_kserve(path) and not self._handler.is_foreign:
             reply = add_error_text(reply)
         if not has_door:  # which counts its own replies

@@ -20,10 +20,12 @@ from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import OLDEST, Nginx, NginxBinary, find_nginx, read_version
 from offpath.serving.front.nginx_config import ERRORS, DoorPlace, write_config
+from offpath.serving.front.splits import Split
 from offpath.serving.process.ports import resolve_ports
 from offpath.serving.server.served_model import ServedModel
 from tests.support.certificates import write_certificate
 from tests.support.eventually import eventually
+from tests.support.front import door_before_answers
 from tests.support.guarantees import guarantee
 
 BEHIND = Behind(True, 32 << 20, 120, 1000)
@@ -126,25 +128,40 @@ def test_no_log_holds_a_token_or_a_control_character(place: DoorPlace, verbose: 
         nginx.stop()
 
     logs = sorted(place.log.glob("front*.log"))
-    assert len(logs) == 1 + verbose
+    assert [log.name for log in logs] == ["front-access.log", "front.log"]
     for log in logs:
         assert not re.search(rb"[\x00-\x08\x0b-\x1f]|s3cret", log.read_bytes())
         assert log.stat().st_mode & 0o777 == 0o640
-    assert not verbose or b"GET /models" in (place.log / "front-access.log").read_bytes()
+    assert bool(logs[0].read_bytes()) is verbose
 
 
 TOKEN = "s3cret-of-alice00"
 
 
 @pytest.fixture(scope="module")
-def closed_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def closed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("closed")
+
+
+@pytest.fixture(scope="module")
+def closed_door(closed_folder: Path) -> Iterator[str]:
     """The URL of a door with a token, before the workers of a Granian that do not listen."""
-    folder = tmp_path_factory.mktemp("closed")
+    folder = closed_folder
     place = DoorPlace(folder, folder / "bodies", 1 << 40, folder, "0123456789abcdef")
     place.bodies.mkdir()
     port, also = resolve_ports("127.0.0.1", [0, 0])
-    settings = DoorSettings(port=port, also_port=(also,), tokens=folder / "t")
-    routes = (ServedModel("m", "1.0", "", ServingSettings(max_workers=1), 0, True),)
+    settings = DoorSettings(
+        port=port,
+        also_port=(also,),
+        tokens=folder / "t",
+        verbose=True,
+        canary=(Split("split", "2.0", "100"),),
+    )
+    served = [("m", "1.0"), ("split", "1.0"), ("split", "2.0"), ("$odd", "1.0")]
+    routes = tuple(
+        ServedModel(name, version, "", ServingSettings(max_workers=1), slot, version == "1.0")
+        for slot, (name, version) in enumerate(served)
+    )
     path = write_config(place, settings, replace(BEHIND, routes=routes), [TOKEN])
     nginx = Nginx(WHEEL, path, place.log / "front.log", ())
     nginx.start()
@@ -189,6 +206,68 @@ def test_paths_of_kserve_have_the_rules_of_predictions(
             reply.status_code == 401
             and allowed in httpx.request(method, closed_door + path, headers=token).headers["allow"]
         )
+
+
+def read_log(folder: Path, request_id: str) -> dict[str, str]:
+    """Waits for the line of a request in the log of requests, and returns its fields."""
+
+    def find() -> list[dict[str, str]]:
+        lines = map(json.loads, (folder / "front-access.log").read_text().splitlines())
+        return [line for line in lines if line["id"] == request_id]
+
+    (line,) = eventually(find)
+    return line
+
+
+@guarantee(
+    "Logs that fill the disk or forge lines",
+    "serving/conf/nginx.conf",
+    "map $offpath_model $offpath_named {",
+    "map $request_uri $offpath_named { default $request_uri; } map $offpath_model $unused {",
+)
+@pytest.mark.parametrize(
+    ("path", "status", "kind", "model"),
+    [
+        ("/predictions/m", "503", "ServiceUnavailable", "m/1.0"),
+        ("/predictions/split", "503", "ServiceUnavailable", "split/2.0"),
+        ("/v2/models/split/versions/1.0/infer", "503", "ServiceUnavailable", "split/1.0"),
+        (f"/predictions/{TOKEN}", "404", "NotFound", ""),
+        (f"/predictions/m%0a?{TOKEN}", "404", "NotFound", ""),
+    ],
+)
+def test_the_log_says_what_happened_to_a_request_and_names_only_served_models(
+    closed_door: str, closed_folder: Path, path: str, status: str, kind: str, model: str
+) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}", "User-Agent": '"},{"'}
+    reply = httpx.post(closed_door + path, headers=headers, content=b"image")
+    line = read_log(closed_folder, reply.headers["x-request-id"])
+    assert (line["status"], line["type"], line["model"]) == (status, kind, model)
+    assert line["client"] == "127.0.0.1" and int(line["sent"]) > len(reply.content)
+    assert TOKEN not in (closed_folder / "front-access.log").read_text()
+
+
+@guarantee(
+    "A request gets a 5xx",
+    "serving/conf/nginx.conf",
+    '"~^5" 1;',
+    "",
+)
+@pytest.mark.parametrize("status", [500, 0], ids=["of-the-worker", "of-the-door"])
+def test_the_log_of_requests_has_every_5xx_with_the_workers_part(
+    tmp_path: Path, status: int
+) -> None:
+    with door_before_answers(tmp_path, client_ids=True) as (door, server):
+        ids = []
+        for server.status in (200, status):
+            reply = httpx.post(f"{door.url}/predictions/m/1.0", content=bytes(70_000))
+            ids.append(reply.headers["x-request-id"])
+        line = read_log(tmp_path, ids[1])
+        assert ids[0] not in (tmp_path / "front-access.log").read_text()
+    assert line["status"] == str(status or 502) and line["model"] == "m/1.0"
+    assert line["worker_status"] == str(status or 502)
+    assert int(line["received"]) > 70_000
+    assert 0 <= float(line["worker_s"]) <= float(line["door_s"]) + 0.001
+    assert line["worker"].endswith("inference.sock")
 
 
 def connect(port: int) -> socket.socket | None:

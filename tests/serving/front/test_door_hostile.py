@@ -149,13 +149,14 @@ def test_small_images_of_clients_that_have_left_are_not_decoded(
 
 
 @guarantee("Logs that fill the disk or forge lines")
-def test_the_doors_log_is_rotated(door: FrontProcess) -> None:
-    log = door.log_dir / "front.log"
+@pytest.mark.parametrize("name", ["front.log", "front-access.log"])
+def test_the_doors_log_is_rotated(door: FrontProcess, name: str) -> None:
+    log = door.log_dir / name
     with open(log, "ab") as file:
         file.truncate(21 << 20)
-    eventually((log.with_name("front.log.1")).exists)
+    eventually(log.with_name(f"{name}.1").exists)
     eventually(lambda: log.exists() and log.stat().st_size < 1 << 20)
-    assert log.with_name("front.log.1").stat().st_size >= 21 << 20
+    assert log.with_name(f"{name}.1").stat().st_size >= 21 << 20
 
 
 @guarantee(

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from offpath.errors import ExpectedError
+from offpath.handler.wire_names import FULL_HEADER
 from offpath.serving.front import reply_counts
 from offpath.serving.front.nginx_config import DOOR_METRICS, REPLIES
 from offpath.serving.front.reply_counts import FAILING_S, FAILURES, ReplyCounts
@@ -62,6 +63,12 @@ def test_copies_to_a_shadow_are_no_replies(tmp_path: Path) -> None:
     assert (read_count(tmp_path, "200"), read_count(tmp_path, "502")) == (1, 0)
 
 
+@guarantee(
+    "A canary that only fails",
+    "serving/conf/nginx.conf",
+    "{{ full.status }}1 {{ full.type }};",
+    "",
+)
 def test_the_door_counts_every_reply_although_the_log_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +91,12 @@ def test_the_door_counts_every_reply_although_the_log_is_replaced(
             eventually(lambda: count() == expected)
         server.status = 500
         post()
-        eventually(lambda: count() == expected | {("500", ""): 1})
+        server.status = 503  # of the version, then of a worker whose queue is full
+        post()
+        server.headers[FULL_HEADER] = "1"
+        assert FULL_HEADER not in client.post(f"{door.url}/predictions/m", content=b"x").headers
+        kinds = ("500", ""), ("503", ""), ("503", "ServiceUnavailable")
+        eventually(lambda: count() == expected | dict.fromkeys(kinds, 1))
 
 
 @guarantee("The disk of the logs or `/tmp` is full")

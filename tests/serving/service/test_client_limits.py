@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from offpath.handler.wire_names import CLIENT_HEADER
+from offpath.handler.wire_names import CLIENT_HEADER, FULL_HEADER
 from offpath.serving.service.messages import Reply, Request
 from offpath.serving.service.model_service import ModelService, ServiceSettings
 from tests.support.guarantees import guarantee
@@ -102,6 +102,33 @@ def test_the_limit_is_that_of_the_door(queue: int, most: int) -> None:
         service = ModelService(handler, settings)
         statuses = [(await ask(service, "::1", n, queue)).status for n in (most, most + 1)]
         assert statuses == [200, 400]
+        service.close()
+
+    asyncio.run(run())
+
+
+@guarantee(
+    "A canary that only fails",
+    "serving/service/model_service.py",
+    "if has_door and refused.kind == BUSY:",
+    "if False:",
+)
+@pytest.mark.parametrize(
+    ("queue", "has_door", "status", "is_marked"),
+    [
+        pytest.param(0, True, 503, True, id="full"),
+        pytest.param(0, False, 503, False, id="without-a-door"),
+        pytest.param(QUEUE, True, 400, False, id="bad-request"),
+    ],
+)
+def test_a_worker_tells_the_door_that_its_queue_is_full(
+    queue: int, has_door: bool, status: int, is_marked: bool
+) -> None:
+    async def run() -> None:
+        settings = ServiceSettings("m", None, 4, 0, 60.0, 1 << 20, queue, has_door)
+        service = ModelService(Waiting(), settings)
+        reply = await ask(service, "::1", CONNECTIONS + 1)
+        assert (reply.status, FULL_HEADER in reply.headers) == (status, is_marked)
         service.close()
 
     asyncio.run(run())
