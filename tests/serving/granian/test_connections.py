@@ -284,6 +284,12 @@ def test_granian_on_loopback_answers_to_its_names_alone(
     assert status == 200 or "--allow-host" in replies[0].json()["message"]
 
 
+@guarantee(
+    "Something removes a server's files in `/tmp`",
+    "serving/granian/worker.py",
+    "    unpack_missing(Path(model.archive), folder, worker.changed_ns)",
+    "    pass",
+)
 def test_a_worker_unpacks_what_a_cleaner_removed(ready: dict) -> None:
     model = Path(ready["management"].removeprefix("unix:")).with_name("model-0")
     before = find_workers(ready)
