@@ -78,12 +78,6 @@ class Slot:
     def __post_init__(self) -> None:
         self.target = self
 
-    @property
-    def has_lost_path(self) -> bool:
-        """Tells if somebody removed the name of its socket, which cannot be given again."""
-        path = self.worker.socket
-        return path is not None and self.listener is not None and not os.path.exists(path + FIXED)
-
 
 class Supervisor:
     """Starts the workers and looks after them until SIGTERM.
@@ -137,9 +131,6 @@ class Supervisor:
     def open_listener(self, worker: WorkerPlan) -> socket.socket:
         """Listens on a worker's Unix socket, or with others at the port."""
         if worker.socket is not None:
-            os.makedirs(os.path.dirname(worker.socket), 0o700, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(worker.socket)
             listener = socket.socket(socket.AF_UNIX)
             listener.bind(worker.socket)
             os.link(worker.socket, worker.socket + FIXED)
@@ -163,15 +154,10 @@ class Supervisor:
                 self.deadlines[number] += slept_s
             elif slot.pid and now_s > self.deadlines[number]:
                 os.kill(slot.pid, signal.SIGKILL)
-            elif slot.pid and slot.has_lost_path:
-                os.kill(slot.pid, signal.SIGTERM)  # the next one gets a new socket
 
     def _fork(self, slot: Slot) -> bool:
         """Starts a worker; True in the worker."""
-        if slot.has_lost_path and slot.listener is not None:
-            slot.listener.close()
-            slot.listener = None
-        if slot.listener is None and (slot.worker.socket or slot.quick_ends < 2):
+        if slot.listener is None and slot.quick_ends < 2:
             slot.listener = self.open_listener(slot.worker)
         slot.notes.write([])
         slot.began_s, slot.noted = time.monotonic(), slot.notes.version

@@ -145,17 +145,6 @@ def test_a_killed_worker_costs_its_requests_at_most_and_is_replaced(
     assert "ended by SIGKILL" in door.errors()
 
 
-def test_workers_get_new_files_and_sockets_after_a_cleaner(door: GranianProcess) -> None:
-    workers = list_workers(door, "tricky/1.0")
-    for path in door.run.glob("worker-*"):
-        path.unlink()
-    for path in door.run.glob("model-*"):
-        shutil.rmtree(path)
-    eventually(lambda: not workers & list_workers(door, "tricky/1.0") and not is_short(door))
-    reply = httpx.post(f"{door.url}/predictions/tricky", content=jpeg(), trust_env=False)
-    assert reply.status_code == 200
-
-
 def kill_and_wait(door: GranianProcess, worker: int) -> None:
     """Kills a worker, and waits until the next one is READY."""
     os.kill(worker, signal.SIGKILL)
