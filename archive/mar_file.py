@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import shutil
 import stat
+import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -166,6 +168,30 @@ def unpack_mar(archive: MarFile, folder: Path, names: Iterable[str] | None = Non
         raise ExpectedError(
             f"no room to unpack {archive.path} in {folder} ({error.strerror}); make room there"
         ) from error
+
+
+def unpack_missing(path: Path, folder: Path, changed_ns: int) -> None:
+    """Unpacks the files of an archive that its folder has lost, to a cleaner of /tmp for example.
+
+    An archive that was replaced since `changed_ns` would not fit those that are left.
+
+    Raises:
+        WrongOption: the archive cannot be read.
+        ExpectedError: the folder's disk is full.
+    """
+    if not path.exists() or path.stat().st_mtime_ns != changed_ns:
+        return
+    archive = read_mar(path)
+    missing = [name for name in archive.names if not (folder / name).exists()]
+    if not missing:
+        return
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Other workers may do the same and must not see half a file.
+    with tempfile.TemporaryDirectory(dir=folder) as new:
+        unpack_mar(archive, Path(new), missing)
+        for name in missing:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(Path(new, name), folder / name)
 
 
 def copy_mar(archive: MarFile, target: Path, changed: Mapping[str, bytes]) -> None:

@@ -32,6 +32,7 @@ from offpath.serving.check.spelling import (
     find_unread_properties,
     find_unread_settings,
 )
+from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.one_host import serve_behind_door
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
 from offpath.serving.process.tmp_folders import tmp_dir
@@ -148,6 +149,9 @@ def command(
     door = make_door_settings(options, is_granian, **listening, verbose=verbose, drain_s=drain_s)
     if is_granian:
         check_granian(server_options)
+        if door is None:  # which would have checked them
+            names = DoorSettings(allow_host=options["allow_host"]).allow_host
+            server_options["allow_host"] = names
     check_host(server_options["host"], door, behind_proxy)
     if door is not None and door.canary and not door.canary_by:
         if behind_proxy:

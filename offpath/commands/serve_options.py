@@ -172,8 +172,8 @@ FRONT_OPTIONS = [
         "--allow-host",
         multiple=True,
         metavar="NAME",
-        help="A name under which clients may reach a door on loopback, besides loopback's own; web "
-        "pages of other names get 403. Can be repeated.",
+        help="A name under which clients may reach a door, or Granian without a door, on loopback, "
+        "besides loopback's own; web pages of other names get 403. Can be repeated.",
     ),
     click.option(
         "--also-port",
@@ -235,7 +235,8 @@ def make_door_settings(
     if limits:
         raise WrongOption("--limit needs --front")
     for name, value in options.items():
-        if value != getattr(DEFAULTS, name):
+        # Granian looks at names itself.
+        if value != getattr(DEFAULTS, name) and not (is_default and name == "allow_host"):
             option = "front-memory" if name == "memory" else name.replace("_", "-")
             raise WrongOption(f"--{option} needs --front")
     return None

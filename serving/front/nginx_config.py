@@ -28,7 +28,7 @@ from offpath.handler.process.host_limits import count_cores
 from offpath.serving.front.behind import MODEL_NAME, Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.openapi import OPENAPI, render_openapi
-from offpath.serving.process.ports import is_loopback
+from offpath.serving.process.ports import WRONG_HOST, is_loopback
 from offpath.serving.server.served_model import name_socket
 from offpath.serving.server.server_settings import CONF_DIR
 from offpath.serving.service.messages import V2_SERVER, Served, describe_missing, list_served
@@ -64,7 +64,6 @@ MOST_BODIES = 65535
 # What the door says itself, by status.
 ERRORS = {kind.status: kind for kind in OF_DOOR}
 STARTING = "the server is starting"
-WRONG_HOST = "this server only answers to names of loopback; name others with --allow-host"
 NO_MEMORY = "no memory is left for the body; try again later"
 # nginx puts requests on a connection to TorchServe for this many seconds, and then keeps the
 # connection for as many seconds more.

@@ -17,6 +17,7 @@ class WorkerPlan:
     Attributes:
         number: its place among all workers of the server.
         folder: the unpacked archive.
+        changed_ns: time at which the archive was changed.
         socket: path of its Unix socket; None if it listens at the server's port, with others.
         queue: requests that it may hold.
     """
@@ -24,6 +25,7 @@ class WorkerPlan:
     model: ServedModel
     number: int
     folder: str
+    changed_ns: int
     socket: str | None
     queue: int
 
@@ -53,6 +55,7 @@ class Plan:
     """All workers of a server, and what they have in common.
 
     Attributes:
+        names: names that it answers to, besides loopback's own; None answers to every name.
         port: where workers without a Unix socket listen.
         most_bytes: bytes of bodies that one worker may hold.
     """
@@ -64,6 +67,7 @@ class Plan:
     max_body_bytes: int
     most_bytes: int
     foreign: ForeignSettings = ForeignSettings()
+    names: tuple[str, ...] | None = None
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()

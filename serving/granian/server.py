@@ -19,6 +19,7 @@ from offpath.serving.granian.plan import ForeignSettings, Plan, WorkerPlan
 from offpath.serving.granian.reports import Reports, find_page
 from offpath.serving.granian.requirements import check_requirements
 from offpath.serving.granian.slots import plan_models
+from offpath.serving.process.ports import is_loopback
 from offpath.serving.server.model_settings import count_default_workers
 from offpath.serving.server.served_model import ServedModel, name_socket
 from offpath.serving.server.server import Server
@@ -131,6 +132,7 @@ class GranianServer(Server):
         workers: list[WorkerPlan] = []
         for model in self._models:
             unpacked = folder / f"model-{model.first_slot}"
+            changed_ns = os.stat(model.archive).st_mtime_ns
             archive = read_mar(Path(model.archive))
             unpack_mar(archive, unpacked)
             requirements = archive.manifest["model"].get("requirementsFile")
@@ -139,7 +141,8 @@ class GranianServer(Server):
             queue = model.share_queue(int(properties["job_queue_size"]))
             for number in model.slots:
                 path = str(folder / name_socket(number)) if settings.unix_sockets else None
-                workers.append(WorkerPlan(model, number, str(unpacked), path, queue))
+                workers.append(WorkerPlan(model, number, str(unpacked), changed_ns, path, queue))
+        is_guarded = is_loopback(settings.host) and not settings.unix_sockets
         return Plan(
             tuple(workers),
             settings.host,
@@ -148,6 +151,7 @@ class GranianServer(Server):
             max_body_bytes=int(properties["max_request_size"]),
             most_bytes=MOST_BODY_BYTES // max(1, len(workers)),
             foreign=self._read_foreign_settings(properties),
+            names=tuple(map(str.lower, settings.allow_host)) if is_guarded else None,
         )
 
     def list_ignored_keys(self) -> list[str]:

@@ -27,6 +27,8 @@ from granian.net import SocketHolder  # type: ignore[attr-defined]
 from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
 from granian.server.embed import Server as HTTPServer
 
+from offpath.archive.mar_file import unpack_missing
+from offpath.handler.error_kinds import ErrorKind
 from offpath.serving.granian.balance import Balance
 from offpath.serving.granian.metric_sums import MetricSums, SummedMetric
 from offpath.serving.granian.plan import Plan, WorkerPlan
@@ -34,9 +36,11 @@ from offpath.serving.granian.supervisor import BACKLOG, Supervisor, path_leads_t
 from offpath.serving.granian.suspects import SharedNotes, WatchedHandler
 from offpath.serving.granian.uploads import Body, BodyMemory
 from offpath.serving.process.gpus import list_gpus
+from offpath.serving.process.ports import WRONG_HOST, may_be_host
 from offpath.serving.server.served_model import ServedModel
+from offpath.serving.server.server_settings import LOOPBACK
 from offpath.serving.service.archived_handler import ArchivedHandler, open_body
-from offpath.serving.service.messages import list_served
+from offpath.serving.service.messages import Refused, list_served
 from offpath.serving.service.model_service import Handler, ModelService, ServiceSettings
 
 if TYPE_CHECKING:  # it imports what offpath's handler does not need
@@ -44,6 +48,7 @@ if TYPE_CHECKING:  # it imports what offpath's handler does not need
 
 logger = logging.getLogger("granian")
 TICK_S = 1.0
+FOREIGN_NAME = ErrorKind(403, "Forbidden", WRONG_HOST)
 PATH_LOOK_S = 0.005
 # Seconds for the last answers of a worker that must be replaced.
 END_S = 1.0
@@ -122,6 +127,8 @@ class App:
             has_door=plan.has_door,
             served=list_served((one.model.name, one.model.version) for one in plan.workers),
         )
+        # As JSON has carried it, a list.
+        self._names = None if plan.names is None else tuple(plan.names)
         self._memory = BodyMemory(plan.most_bytes)
         self._labels: dict[str, Any] = {"model_name": model.name, "model_version": model.version}
         self.is_ending = False
@@ -135,7 +142,10 @@ class App:
         with self._memory.hold(0) as held:
             body = self._receive(proto, held, int(headers.get("content-length", -1)))
             try:
-                reply = await self.service.answer(scope.method, scope.path, headers, body)
+                if self._names is None or may_be_host(headers.get("host", LOOPBACK), self._names):
+                    reply = await self.service.answer(scope.method, scope.path, headers, body)
+                else:
+                    reply = Refused(FOREIGN_NAME).reply
             except ProtocolClosed:
                 return  # the client has left in the middle of its body
         out = list(reply.headers.items())
@@ -267,6 +277,7 @@ def load_handler(
 ) -> ArchivedHandler | ForeignHandler:
     """Loads the worker's archive, and warms offpath's handler up."""
     model, folder, gpu = worker.model, Path(worker.folder), choose_gpu(worker.model, worker.number)
+    unpack_missing(Path(model.archive), folder, worker.changed_ns)
     size = model.settings.batch_size
     if model.foreign_handler:
         from offpath.serving.granian.foreign_handler import ForeignHandler

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import random
+import re
 import socket
 from collections.abc import Sequence
+from functools import lru_cache
 
 from offpath.errors import ExpectedError
 
@@ -16,6 +18,8 @@ PORTS = range(20000, 30000)
 # choose it meanwhile. An abstract Unix socket lives in the same network namespace as the port and
 # ends with its process.
 RESERVATIONS: list[socket.socket] = []
+MAX_NAME_CHARS = 300
+WRONG_HOST = "this server only answers to names of loopback; name others with --allow-host"
 
 
 def resolve_ports(host: str, ports: Sequence[int]) -> list[int]:
@@ -48,6 +52,20 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host.lower() == "localhost"
+
+
+def may_be_host(host: str, names: tuple[str, ...] = ()) -> bool:
+    """Tells whether a Host header is a name of loopback, or one of `names` in lower case.
+
+    Otherwise a web page whose name leads to loopback could use a server there.
+    """
+    return _may_be_host(host[:MAX_NAME_CHARS], names)
+
+
+@lru_cache(maxsize=256)
+def _may_be_host(host: str, names: tuple[str, ...]) -> bool:
+    name = re.sub(r":[0-9]+$", "", host).lower()
+    return is_loopback(name) or name in names
 
 
 def check_port_free(host: str, port: int, option: str) -> None:

@@ -21,6 +21,7 @@ LOCKS: dict[Path, int] = {}
 
 def make_short_tmp_dir() -> Path:
     """Makes a temporary folder whose path leaves room for a Unix socket's name."""
+    # Not RUNTIME_DIRECTORY or XDG_RUNTIME_DIR: /run is in memory, and archives are unpacked here.
     base = tempfile.gettempdir()
     is_short = len(base.encode()) < MAX_TMP_PATH_BYTES
     parent = Path(base if is_short else "/tmp")

@@ -59,6 +59,7 @@ class ServerSettings:
             instead.
         grpc_port: on loopback; None closes gRPC.
         unix_sockets: inference and metrics listen on Unix sockets too, for the front door.
+        allow_host: names that Granian on loopback answers to, besides loopback's own.
         allow_cpu: an archive that asks for a GPU may be served without one.
         lenient: the first start may lack a prediction log that was asked for.
         verbose: logs TorchServe's lines for each request.
@@ -78,6 +79,7 @@ class ServerSettings:
     metrics_port: int = 8082
     grpc_port: int | None = None
     unix_sockets: bool = False
+    allow_host: tuple[str, ...] = ()
     allow_cpu: bool = False
     lenient: bool = False
     verbose: bool = False

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import socket
 import threading
 from collections import deque
@@ -19,7 +18,7 @@ from socketserver import BaseServer, ThreadingTCPServer, ThreadingUnixStreamServ
 from typing import Any
 from urllib.parse import urlsplit
 
-from offpath.serving.process.ports import is_loopback
+from offpath.serving.process.ports import is_loopback, may_be_host
 
 # Idle clients then take neither the descriptors nor the threads of `offpath serve`.
 MOST_CONNECTIONS = 32
@@ -103,8 +102,7 @@ class _LocalAnswer(_Answer):
     """A connection to loopback, where a web page whose name leads there gets nothing."""
 
     def do_GET(self) -> None:
-        name = self.headers.get("Host", "localhost")
-        if is_loopback(re.sub(r":[0-9]+$", "", name)):
+        if may_be_host(self.headers.get("Host", "localhost")):
             return super().do_GET()
         why = "only names of loopback are answered here"
         self._send(*make_error(403, "ForbiddenException", why))

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -42,13 +43,14 @@ def ready(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """Starts the server at a soft limit of 128 descriptors; yields its READY event."""
     log = tmp_path_factory.mktemp("connections") / "log"
     spool = log.with_name("spool")
+    archive = Path(shutil.copy2(model_store / "near-free.mar", log.parent))
     record = {"OFFPATH_PREDICTION_LOG": f"file://{log.parent}/out", "OFFPATH_SPOOL_DIR": str(spool)}
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "offpath", "serve", "--server", "granian"),
             *("--no-front", "--port", "0", "--metrics-port", "0", "--json"),
             *("--log-dir", str(log.parent)),
-            str(model_store / "near-free.mar"),
+            *("--allow-host", "Models.example", str(archive)),
         ],
         stdout=subprocess.PIPE,
         stderr=open(log, "wb"),
@@ -58,7 +60,7 @@ def ready(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     )
     try:
         said = json.loads(process.stdout.readline())
-        yield {**said, "pid": process.pid, "logs": log.parent, "spool": spool}
+        yield {**said, "pid": process.pid, "logs": log.parent, "spool": spool, "archive": archive}
     finally:
         process.terminate()
         assert process.wait() == 0, log.read_text()
@@ -253,6 +255,56 @@ def test_bodies_that_are_declared_and_never_sent_cost_nobody_an_answer(ready: di
     assert statuses == [200] * len(statuses)
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        pytest.param("localhost:1", 200, id="localhost"),
+        pytest.param("127.9.9.9", 200, id="loopback"),
+        pytest.param("models.EXAMPLE:80", 200, id="allowed"),
+        pytest.param("evil.example", 403, id="another"),
+        pytest.param("127.0.0.1.evil.example", 403, id="begins-like-loopback"),
+        pytest.param("10.0.0.1", 403, id="another-address"),
+    ],
+)
+@guarantee(
+    "A web page whose name leads to loopback",
+    "serving/process/ports.py",
+    "return is_loopback(name) or name in names",
+    "return True",
+)
+def test_granian_on_loopback_answers_to_its_names_alone(
+    ready: dict, host: str, status: int
+) -> None:
+    url = ready["inference"]
+    replies = [
+        httpx.post(f"{url}/predictions/near-free", content=jpeg(), headers={"Host": host}),
+        httpx.get(f"{url}/ping", headers={"Host": host}),
+    ]
+    assert [reply.status_code for reply in replies] == [status] * 2
+    assert status == 200 or "--allow-host" in replies[0].json()["message"]
+
+
+@guarantee(
+    "Something removes a server's files in `/tmp`",
+    "serving/granian/worker.py",
+    "    unpack_missing(Path(model.archive), folder, worker.changed_ns)",
+    "    pass",
+)
+def test_a_worker_unpacks_what_a_cleaner_removed(ready: dict) -> None:
+    model = Path(ready["management"].removeprefix("unix:")).with_name("model-0")
+    before = find_workers(ready)
+    files = [path for path in model.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    for path in files:
+        path.unlink()
+    for worker in before:
+        os.kill(worker, signal.SIGKILL)
+    eventually(lambda: not before.keys() & find_workers(ready).keys())
+    eventually(lambda: set(find_workers(ready).values()) == {"READY"})
+    reply = httpx.post(f"{ready['inference']}/predictions/near-free", content=jpeg())
+    assert reply.status_code == 200
+    assert all(path.exists() for path in files)
+
+
 def test_while_no_worker_can_load_connections_are_refused(ready: dict) -> None:
     model = Path(ready["management"].removeprefix("unix:")).with_name("model-0")
 
@@ -264,7 +316,9 @@ def test_while_no_worker_can_load_connections_are_refused(ready: dict) -> None:
             return type(error).__name__
 
     count = len(find_workers(ready))
-    away = model.rename(model.with_name("away"))
+    archive = Path(ready["archive"])
+    away = archive.rename(archive.with_name("away"))
+    shutil.rmtree(model)
     for worker in find_workers(ready):
         os.kill(worker, signal.SIGKILL)
     eventually(lambda: ask() == "ConnectError")
@@ -272,5 +326,5 @@ def test_while_no_worker_can_load_connections_are_refused(ready: dict) -> None:
     eventually(lambda: re.search(none, httpx.get(ready["metrics"]).text, re.MULTILINE))
     workers = f"0 of {count} are READY"
     assert workers in [finding.found for finding in check_server(ready["inference"])]
-    away.rename(model)
+    away.rename(archive)
     eventually(lambda: ask() == 200)
