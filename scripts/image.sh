@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds and tries the image of deploy/container on a machine that reaches no image registry.
-# Needs root and `apt install buildah mmdebstrap iproute2 curl`; docs/containers.md shows results.
+# Needs root and `apt install buildah mmdebstrap iproute2 curl`; docs/clouds.md shows results.
 #
 #   scripts/image.sh build [OPTION...]   makes a base of Debian's packages, then the target `cpu`
 #   scripts/image.sh try [COMMAND...]    runs the image's command, or another one, in its own namespaces

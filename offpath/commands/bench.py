@@ -82,7 +82,7 @@ def command() -> None:
     "--servers",
     default="offpath,torchserve-stock,torchserve-fixed",
     show_default=True,
-    help="Servers to measure, comma-separated, in the order of a round. docs/servers.md describes"
+    help="Servers to measure, comma-separated, in the order of a round. docs/benchmark.md describes"
     " all; an unknown name lists them.",
 )
 @click.option(

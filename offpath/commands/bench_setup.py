@@ -19,7 +19,7 @@ def setup(names: tuple[str, ...], is_all: bool) -> None:
 
     Without names, it lists the servers and whether they can run here. They share torch, torchvision
     and offpath with this environment, so that all servers run the same code. Delete the folder to
-    undo it. docs/servers.md says what is installed and why.
+    undo it. docs/benchmark.md says what is installed and why.
     """
     # Imported here: `--help` needs no torch.
     from offpath.profiling.servers.registry import ENVIRONMENTS, check_names

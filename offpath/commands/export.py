@@ -29,7 +29,7 @@ def command() -> None:
     """Export an archive (.mar) for another server.
 
     The archive's own handler answers there too, with the same settings, parity gate, errors,
-    metrics and prediction log. docs/after-torchserve.md helps to choose a server;
+    metrics and prediction log. docs/where-to-serve.md helps to choose a server;
     docs/exports.md describes both exports.
     """
 

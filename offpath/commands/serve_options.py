@@ -184,7 +184,7 @@ FRONT_OPTIONS = [
     click.option(
         "--invocations",
         is_flag=True,
-        help="Open /invocations, SageMaker's path to the only model (docs/sagemaker.md).",
+        help="Open /invocations, SageMaker's path to the only model (docs/clouds.md).",
     ),
     click.option(
         "--limit",

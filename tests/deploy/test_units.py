@@ -87,7 +87,7 @@ def test_an_end_is_given_the_time_that_it_may_take() -> None:
     compose = yaml.safe_load((CONTAINER / "compose.yaml").read_text())
     in_compose = compose["services"]["offpath"]["stop_grace_period"]
     (in_unit,) = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT.read_text(), re.MULTILINE)
-    (in_guide,) = re.findall(r"--stop-timeout (\d+)", (ROOT / "docs" / "containers.md").read_text())
+    (in_guide,) = re.findall(r"--stop-timeout (\d+)", (ROOT / "docs" / "clouds.md").read_text())
     assert min(int(in_compose.removesuffix("s")), int(in_unit), int(in_guide)) > END_S
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from offpath.cli import main
-from offpath.handler import errors
+from offpath.handler import error_kinds, errors
 from offpath.handler.config import HandlerConfig
 from scripts.command_list import list_commands
 from tests.offpath.conftest import read_json_keys
@@ -46,13 +46,18 @@ def test_every_status_of_an_item_is_named() -> None:
     points = re.findall(r"^- (\d{3}): (.+(?:\n  .+)*)", section, re.MULTILINE)
     said = [(status, name) for status, text in points for name in re.findall(r"`([A-Z]\w+)`", text)]
     assert len(said) == len(set(said))
-    assert set(said) == {
+    of_items = {
         (str(kind.status), kind.__name__)
         for kind in vars(errors).values()
         if isinstance(kind, type)
         and issubclass(kind, errors.ItemError)
         and kind is not errors.ItemError
     }
+    of_workers = {
+        (str(kind.status), kind.type)
+        for kind in (error_kinds.WORKER_DIED, error_kinds.ENDS_WORKERS)
+    }
+    assert set(said) == of_items | of_workers
 
 
 def test_every_json_output_is_named() -> None:
