@@ -12,8 +12,7 @@ from offpath.serving.server.model_settings import MODELS, read_models
 
 # Keys that TorchServe reads of config.properties (ConfigManager.java, ts/model_server.py), and one
 # that nothing reads, but KServe's own examples have.
-PROPERTIES = frozenset(
-    """NUM_WORKERS
+PROPERTIES = frozenset("""NUM_WORKERS
     allowed_urls async_logging blacklist_env_vars certificate_file cors_allowed_headers
     cors_allowed_methods cors_allowed_origin cpp_log_config cpu_launcher_args cpu_launcher_enable
     debug decode_input_request default_response_timeout default_service_handler
@@ -32,8 +31,7 @@ PROPERTIES = frozenset(
     ts_header_key_sequence_end ts_header_key_sequence_id ts_header_key_sequence_start
     ts_open_inference_protocol ts_request_sequence_end ts_request_sequence_id
     ts_request_sequence_start unregister_model_timeout use_env_allowed_urls use_native_io version
-    vmargs workflow_store""".split()
-)
+    vmargs workflow_store""".split())
 # Keys of model-config.yaml (ModelConfig.java), and of an entry of models={...} (Model.java).
 SETTINGS = (
     *(*KEYS.values(), "handler", "torchrun", "parallelLevel", "parallelType", "jobQueueSize"),
