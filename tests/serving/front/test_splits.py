@@ -393,9 +393,11 @@ def without_workers(judged: SplitDoor) -> Iterator[None]:
         run = Path(command[command.index("--run") + 1])
         unpacked = sorted(run.glob("model-*"), key=lambda path: int(path.name[6:]))[1]
         hidden = unpacked.rename(run / "hidden")
+        unpacked.touch()  # a file, in whose place no worker can unpack the archive again
         for pid in judged.shadow_workers():
             os.kill(pid, signal.SIGKILL)
         yield
+        unpacked.unlink()
         hidden.rename(unpacked)
         return
     # Java unpacks the archive where nobody finds it, but can be told to have no workers.

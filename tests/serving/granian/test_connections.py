@@ -315,7 +315,6 @@ def test_while_no_worker_can_load_connections_are_refused(ready: dict) -> None:
         except httpx.HTTPError as error:
             return type(error).__name__
 
-    count = len(find_workers(ready))
     archive = Path(ready["archive"])
     away = archive.rename(archive.with_name("away"))
     shutil.rmtree(model)
@@ -324,7 +323,7 @@ def test_while_no_worker_can_load_connections_are_refused(ready: dict) -> None:
     eventually(lambda: ask() == "ConnectError")
     none = r'^offpath_workers_ready{model="near-free",version="1.0",.*} 0$'
     eventually(lambda: re.search(none, httpx.get(ready["metrics"]).text, re.MULTILINE))
-    workers = f"0 of {count} are READY"
-    assert workers in [finding.found for finding in check_server(ready["inference"])]
+    found = [finding.found for finding in check_server(ready["inference"])]
+    assert any(re.fullmatch(r"0 of \d are READY", one) for one in found), found
     away.rename(archive)
     eventually(lambda: ask() == 200)
