@@ -10,8 +10,9 @@ from offpath.handler.serving_settings import KEYS, RANGES, name_keys
 from offpath.serving.finding import Finding, wrong
 from offpath.serving.server.model_settings import MODELS, read_models
 
-# Keys that TorchServe reads of config.properties (ConfigManager.java, ts/model_server.py), and one
-# that nothing reads, but KServe's own examples have.
+# Nothing reads this key, but KServe's own examples have it.
+OF_KSERVE = {"NUM_WORKERS"}
+# Keys that TorchServe reads of config.properties (ConfigManager.java, ts/model_server.py).
 PROPERTIES = frozenset("""NUM_WORKERS
     allowed_urls async_logging blacklist_env_vars certificate_file cors_allowed_headers
     cors_allowed_methods cors_allowed_origin cpp_log_config cpu_launcher_args cpu_launcher_enable
@@ -63,7 +64,7 @@ def find_unread_properties(area: str, properties: Mapping[str, str]) -> Iterator
         if key in ARCHIVE_OPTIONS:
             found = f"TorchServe ignores {key} there; it belongs into models={{...}} or the archive"
             yield wrong(area, key, found, f"offpath archive {ARCHIVE_OPTIONS[key]} {value} ...")
-    yield from _find_unknown(area, properties, PROPERTIES | ARCHIVE_OPTIONS.keys())
+    yield from _find_unknown(area, properties, PROPERTIES | OF_KSERVE | ARCHIVE_OPTIONS.keys())
 
 
 def find_unread_models(area: str, properties: Mapping[str, str]) -> Iterator[Finding]:
