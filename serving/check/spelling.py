@@ -13,7 +13,7 @@ from offpath.serving.server.model_settings import MODELS, read_models
 # Nothing reads this key, but KServe's own examples have it.
 OF_KSERVE = {"NUM_WORKERS"}
 # Keys that TorchServe reads of config.properties (ConfigManager.java, ts/model_server.py).
-PROPERTIES = frozenset("""NUM_WORKERS
+PROPERTIES = frozenset("""
     allowed_urls async_logging blacklist_env_vars certificate_file cors_allowed_headers
     cors_allowed_methods cors_allowed_origin cpp_log_config cpu_launcher_args cpu_launcher_enable
     debug decode_input_request default_response_timeout default_service_handler
