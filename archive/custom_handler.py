@@ -80,7 +80,7 @@ def _find_uncalled(handler: type) -> Iterator[str]:
     if names.isdisjoint(called):
         yield f"{handler.__name__} overrides no method that offpath calls: {', '.join(called)}"
     for name in sorted(names.difference(called)):
-        near = suggest(name, called)
+        near = suggest(name, called, 0.75)
         # TorchServe's handlers have further members, such as image_processing.
         if near or not name.startswith("_") and hasattr(OffpathClassifier, name):
             yield f"offpath does not use {handler.__name__}.{name}{near}"

@@ -50,10 +50,13 @@ def read_section(settings_class: type, section: object, where: str) -> dict[str,
     return {key: readers[key](value, f"{where}.{key}") for key, value in section.items()}
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
-    """Returns the end of a message that names the nearest known spelling; empty without one."""
+def suggest(name: str, known: Iterable[str], likeness: float = 0.66) -> str:
+    """Returns the end of a message that names the nearest known spelling; empty without one.
+
+    Where a name may be right although it is not known, a likeness of 0.75 keeps false alarms rare.
+    """
     folded = {re.sub(r"[\W_]", "", one).lower(): one for one in known}
-    near = difflib.get_close_matches(re.sub(r"[\W_]", "", name).lower(), folded, 1, 0.75)
+    near = difflib.get_close_matches(re.sub(r"[\W_]", "", name).lower(), folded, 1, likeness)
     return f"; did you mean {folded[near[0]]}" if near else ""
 
 

@@ -87,4 +87,4 @@ def find_unread_settings(area: str, archive: MarFile) -> Iterator[Finding]:
 def _find_unknown(area: str, given: Iterable[object], known: Collection[str]) -> Iterator[Finding]:
     for key in map(str, given):
         if key not in known:
-            yield wrong(area, key, f"unknown key {key!r:.80}{suggest(key, known)}", CORRECT)
+            yield wrong(area, key, f"unknown key {key!r:.80}{suggest(key, known, 0.75)}", CORRECT)
