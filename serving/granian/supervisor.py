@@ -200,6 +200,8 @@ class Supervisor:
         ran_s = time.monotonic() - slot.began_s
         batch = [Note(*one) for one in slot.notes.read()]
         is_by_image = bool(batch) and is_crash(code)
+        if is_by_image:  # before anybody hears of the end, and sends the image again
+            self.suspects.count_death(batch)
         # A worker that had answered batches was well. The next one starts at once, because pauses
         # would let all clients wait for the image of one.
         was_well = slot.notes.version > slot.noted + 1
@@ -228,8 +230,6 @@ class Supervisor:
                 f"worker {number} worked on {one.request_id} of {one.client or 'a client'}, image "
                 f"{one.image % (1 << 64):016x} {one.sha256}"
             )
-        if is_by_image:
-            self.suspects.count_death(batch)
 
     def _end(self, *_: object) -> None:
         self._is_ending = True
