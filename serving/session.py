@@ -15,6 +15,7 @@ from offpath.serving.client import Client, Prediction
 from offpath.serving.granian.server import GranianServer
 from offpath.serving.process.descriptors import awaiting_descriptors
 from offpath.serving.process.interrupts import Hangup, noting_hangup
+from offpath.serving.process.tmp_folders import FilesRemoved, check_exist
 from offpath.serving.server.in_force import ENGINE_CURE, LOG, check_in_force, find_log_problem
 from offpath.serving.server.management import ModelStatus
 from offpath.serving.server.server import Server
@@ -74,9 +75,26 @@ def serve(
         ExpectedError: the server does not start, does not serve as its archives ask, or ends by
             itself.
     """
+    with noting_hangup() as hangup:
+        while True:
+            try:
+                return _serve(settings, view, drain_s, hangup, sample=sample, once=once)
+            except FilesRemoved as error:
+                view.show_problem(str(error))
+
+
+def _serve(
+    settings: ServerSettings,
+    view: View,
+    drain_s: float,
+    hangup: Hangup,
+    *,
+    sample: bool,
+    once: bool,
+) -> None:
     started = time.monotonic()
     server = make_server(settings)
-    with noting_hangup() as hangup, ExitStack() as end:
+    with ExitStack() as end:
         end.callback(server.stop)
         with view.waiting(f"starting {server.product} ..."):
             statuses = start_checked(server)
@@ -146,6 +164,7 @@ def _watch(server: Server, view: View, hangup: Hangup) -> None:
         with awaiting_descriptors(view.show_problem):
             if not server.is_running():
                 raise ExpectedError(server.describe_end())
+            check_exist(server.list_sockets())
             for line in follower.read_new():
                 if line.is_shown:
                     view.show_log_line(line)

@@ -30,6 +30,7 @@ from offpath.serving.front.splits import check_splits, describe_change, judge_ca
 from offpath.serving.process.descriptors import awaiting_descriptors
 from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.process.ports import check_port_free, resolve_ports
+from offpath.serving.process.tmp_folders import FilesRemoved, check_exist
 from offpath.serving.server.management import ModelStatus
 from offpath.serving.server.model_store import copy_archives
 from offpath.serving.server.server import Server
@@ -67,15 +68,20 @@ def serve_behind_door(
     """
     # A SIGHUP that comes during the start is followed after the start.
     with noting_hangup() as hangup:
-        session = OneHostSession(make_settings, door, view)
-        try:
-            session.start()
-            if sample:
-                session.show_sample()
-            if not once:
-                session.watch(hangup)
-        finally:
-            session.stop()
+        while True:
+            session = OneHostSession(make_settings, door, view)
+            try:
+                session.start()
+                if sample:
+                    session.show_sample()
+                if not once:
+                    session.watch(hangup)
+                return
+            except FilesRemoved as error:
+                view.show_problem(str(error))
+                door = session.door.settings  # which has the ports
+            finally:
+                session.stop()
 
 
 class OneHostSession:
@@ -152,8 +158,12 @@ class OneHostSession:
             time.sleep(WATCH_S)
 
     def _look_after(self, hangup: Hangup) -> None:
+        config = self.door.place.run / "nginx.conf"
+        server = self.rotation.current
+        if server.is_running():
+            check_exist([config, *self._reloads.list_sockets(), *server.list_sockets()])
         self._show_errors()
-        self.rotation.current.rotate_log()
+        server.rotate_log()
         self.door.look_after()
         self._replace_where_dead()
         self._follow_reload(hangup)

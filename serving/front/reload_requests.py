@@ -55,6 +55,10 @@ class ReloadRequests:
             ) from error
         self._listener.listen(BACKLOG)
 
+    def list_sockets(self) -> list[Path]:
+        """Returns the path of the socket, unless none could be made."""
+        return [Path(name)] if (name := self._listener.getsockname()) else []
+
     def accept_new(self) -> bool:
         """Accepts new requests, and returns True if any waits for a reload to begin."""
         # No more are there, the socket is not open, or no descriptor is left.

@@ -9,6 +9,9 @@ from typing import Any
 from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.server.served_model import ServedModel
 
+# Ends a second name of a worker's socket, which always leads to that worker.
+FIXED = ".fixed"
+
 
 @dataclass(frozen=True)
 class WorkerPlan:

@@ -15,13 +15,13 @@ from pathlib import Path
 from offpath.archive.mar_file import MarFile, read_mar, unpack_mar
 from offpath.errors import MissingPackage, WrongOption
 from offpath.handler.process.lazy_imports import is_installed
-from offpath.serving.granian.plan import ForeignSettings, Plan, WorkerPlan
+from offpath.serving.granian.plan import FIXED, ForeignSettings, Plan, WorkerPlan
 from offpath.serving.granian.reports import Reports, find_page
 from offpath.serving.granian.requirements import check_requirements
 from offpath.serving.granian.slots import plan_models
 from offpath.serving.process.ports import is_loopback
 from offpath.serving.server.model_settings import count_default_workers
-from offpath.serving.server.served_model import ServedModel, name_socket
+from offpath.serving.server.served_model import WORKER, ServedModel, name_socket
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import (
     HONOURED,
@@ -57,6 +57,11 @@ class GranianServer(Server):
             numbers = [number for model in self._models for number in model.slots]
             links |= {name: listener.with_name(name) for name in map(name_socket, numbers)}
         return links
+
+    def list_sockets(self) -> list[Path]:
+        # The path of a worker may lead nowhere, but not the second name of its socket.
+        links = self.links().values()
+        return [Path(f"{p}{FIXED}") if p.name.startswith(WORKER) else p for p in links]
 
     def plan_routes(self, archives: Sequence[tuple[str, MarFile]]) -> tuple[ServedModel, ...]:
         return tuple(self._plan_models(archives))

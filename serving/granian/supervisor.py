@@ -32,7 +32,7 @@ from offpath.serving.fork.children import (  # noqa: E402
     share_memory,
 )
 from offpath.serving.granian.balance import share_numbers  # noqa: E402
-from offpath.serving.granian.plan import Plan, WorkerPlan, read_plan  # noqa: E402
+from offpath.serving.granian.plan import FIXED, Plan, WorkerPlan, read_plan  # noqa: E402
 from offpath.serving.granian.suspects import Note, SharedNotes, Suspects, is_crash  # noqa: E402
 from offpath.serving.process.descriptors import awaiting_descriptors  # noqa: E402
 
@@ -47,8 +47,6 @@ LOOK_SOON_S = 0.02
 SILENT_S = 10.0
 BACKLOG = 1024
 MOST_MESSAGE_BYTES = 1 << 20
-# Ends a second name of a worker's socket, which always leads to that worker.
-FIXED = ".fixed"
 
 
 @dataclass

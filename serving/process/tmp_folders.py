@@ -7,8 +7,10 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from offpath.errors import ExpectedError
 
 # The path of a Unix socket has at most 108 bytes; a worker's is <tmp>/.ts.sock.9000.
 MAX_TMP_PATH_BYTES = 76
@@ -17,6 +19,17 @@ PREFIX = "offpath-run-"
 LOGS = "logs"
 # Descriptors that lock the folders of this process, until it ends or removes them.
 LOCKS: dict[Path, int] = {}
+
+
+class FilesRemoved(ExpectedError):
+    """Something else has removed files of a running server."""
+
+
+def check_exist(paths: Iterable[Path]) -> None:
+    """Raises FilesRemoved for the first path that is not there."""
+    for path in paths:
+        if not os.path.lexists(path):
+            raise FilesRemoved(f"something removed {path}; everything starts again")
 
 
 def make_short_tmp_dir() -> Path:

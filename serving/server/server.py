@@ -199,6 +199,10 @@ class Server(ABC):
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def list_sockets(self) -> list[Path]:
+        """Returns the sockets that are in the run folder as long as the server runs."""
+        return list(self.links().values())
+
     def start(self) -> None:
         """Starts the processes and returns at once.
 
