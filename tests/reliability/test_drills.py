@@ -19,12 +19,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from PIL import Image
 
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
@@ -36,11 +37,13 @@ from tests.support.monitoring import Prometheus, run_prometheus
 from tests.support.obedient_model import (
     BATCH,
     FOR_EVER,
+    POISON,
     WORKERS,
     Flag,
     build_obedient,
     read_ready_pids,
 )
+from tests.support.photographs import encode
 
 DRILL_S = float(os.environ.get("OFFPATH_DRILL_S", "25"))
 HOLD, RESPONSE_TIMEOUT_S = "10s", 20
@@ -207,6 +210,26 @@ def test_stopped_workers_are_replaced(served: Served) -> None:
     # Java waits for an answer; Granian's supervisor misses a worker's sign of life.
     first_s = min(row["ping"].values(), default=RESPONSE_TIMEOUT_S)
     assert (first_s >= RESPONSE_TIMEOUT_S) == (served.server == "torchserve")
+
+
+@guarantee("A worker dies of an image")
+def test_an_image_that_ends_workers_costs_its_neighbours_little(served: Served) -> None:
+    if served.server == "torchserve":
+        pytest.skip("only Granian refuses such an image")
+    url, statuses = f"{served.addresses['inference']}/predictions/sick", Counter[int]()
+    image = encode(Image.new("RGB", (300, 300), "white"), "PNG")
+    flag, end_s = served.flags["sick 1.0"], time.monotonic() + DRILL_S
+    with drill(served, "an image that ends workers, once a second") as row, flag.standing(POISON):
+        while time.monotonic() < end_s:
+            with suppress(httpx.HTTPError):  # without a door the connection breaks
+                statuses[httpx.post(url, content=image).status_code] += 1
+            time.sleep(1)
+        row["of the image"] = {str(status): count for status, count in statuses.items()}
+    assert statuses[422] and statuses[500] <= 3
+    # Twice others were in its batch. Without a door, a worker's end breaks all its connections.
+    ended = row["sick"].get("500", 0), row["sick"]["broken"]
+    assert ended <= ((2 * (BATCH - 1), 0) if served.has_door else (0, 6 * CLIENTS))
+    assert row["sick"]["200"] > 10 * row["sick"].get("503", 0)
 
 
 @guarantee("A canary that only fails")

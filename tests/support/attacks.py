@@ -5,6 +5,7 @@ They connect from 127.0.0.2, so that limits per client tell them from the good c
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.client
 import resource
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from offpath.profiling.load.workload import load_workload
 from tests.fuzz.costly_requests import (
     COSTLY,
     MOST_BYTES,
@@ -39,7 +41,7 @@ class Attack:
     Attributes:
         make: makes the request body.
         connections: open at the same time; each waits `pause_s` after an answer and sends again.
-        path: used instead of the prediction's path.
+        path: used instead of the prediction's path; `{}` is the model's name.
         headers: sent in addition to Content-Length.
         sent_share: part of the body that is sent; the rest never comes and the connection stays.
     """
@@ -61,7 +63,7 @@ ATTACKS = {
         lambda: b"\xff\xd8" + b"\xff" * (MOST_BYTES - 2), connections=1, pause_s=0.5
     ),
     "bodies over the limit": Attack(lambda: bytes(34 * 2**20), connections=1, pause_s=0.5),
-    "explanations": Attack(lambda: progressive_jpeg(300), path="/explanations"),
+    "explanations": Attack(lambda: progressive_jpeg(300), path="/explanations/{}"),
     "explain, describe as headers": Attack(
         lambda: b"junk", headers={"explain": "True", "describe": "True"}
     ),
@@ -82,6 +84,13 @@ ATTACKS = {
     "PNG of 50 million pixels": Attack(
         lambda: png(7071, 7071, 8, PALETTE, 8, False), connections=1, pause_s=1.0
     ),
+    # Granian alone has this path.
+    "KServe requests of 100 images": Attack(
+        lambda: b'{"instances": ["%b"]}'
+        % b'", "'.join(100 * [base64.b64encode(load_workload("photos-55k").read()[0])]),
+        connections=10,
+        path="/v1/models/{}:predict",
+    ),
 }
 
 
@@ -89,9 +98,7 @@ def attack(url: str, name: str) -> None:
     """Attacks until the process is ended; prints one line when the attack has begun."""
     chosen, parts = ATTACKS[name], urlsplit(url)
     body = chosen.make()
-    path = parts.path
-    if chosen.path:
-        path = f"{chosen.path}/{path.rpartition('/')[2]}"
+    path = chosen.path.format(parts.path.rpartition("/")[2]) or parts.path
     sent = threading.Semaphore(0)
     for _ in range(chosen.connections):
         thread = threading.Thread(
