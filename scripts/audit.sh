@@ -4,8 +4,8 @@
 #
 #   scripts/audit.sh
 #
-# Exit codes: 0, no vulnerability is known; 1, known vulnerabilities are listed in build/audit.txt;
-# 2, the versions could not be looked up, and build/audit.log has the reason.
+# Exit codes: 0, no vulnerability is known; 1, the nginx is not patched, or build/audit.txt lists known
+# vulnerabilities; 2, the versions could not be looked up, and build/audit.log has the reason.
 #
 # Writes build/sbom.json (CycloneDX), build/licences.md, and build/requirements.txt with the hash of
 # every wheel of a server. To install with hashes:
@@ -30,7 +30,7 @@ fi
   --constraint constraints.txt --extra serve --extra java --extra front \
   --output-file build/requirements.txt
 # pip-audit cannot see into the wheel.
-"$VENV/bin/python" - <<'PYTHON' || exit 1
+"$VENV/bin/python" - <<'PYTHON' || unpatched=1
 from offpath.serving.front.nginx import find_nginx
 
 if gap := find_nginx().describe_gap():
@@ -40,6 +40,7 @@ rm -f build/audit.txt
 if "$tools/bin/pip-audit" --strict --requirement constraints.txt --no-deps --disable-pip \
   --output build/audit.txt 2>build/audit.log; then
   say "no vulnerability is known in the pinned versions"
+  exit "${unpatched:-0}"
 elif [ -s build/audit.txt ]; then
   cat build/audit.txt
   exit 1
