@@ -38,7 +38,10 @@ WORDS = [
     (r"\bby hand\b", "manually"),
     (r"\banew\b", "again"),
     (r"\b[Ff]or who\b", "for anyone who"),
+    (r"(?<!-)\ba (?!uni|us|ui|utf|uu|ur[il]|one|once|eu|and|are|each)[aeiou]\w{2,}", "an"),
 ]
+# Sentences go on in the next line, also of a comment.
+SPACE = r"(?: |\n[ \t]*(?:# )?)"
 TEXT_SUFFIXES = {".py", ".md", ".sh", ".yaml", ".yml", ".cfg", ".properties", ".conf"}
 # Results quote what was printed then, and this file quotes the words themselves.
 NOT_READ = ("profiling/results/", "tests/fuzz/corpus/", "scripts/check_english.py")
@@ -55,11 +58,10 @@ def find_riddles(source: str) -> Iterator[tuple[int, str]]:
 
 def find_words(text: str) -> Iterator[tuple[int, str]]:
     """Yields line and advice for each word of WORDS."""
-    for number, line in enumerate(text.splitlines(), 1):
-        for pattern, better in WORDS:
-            found = re.search(pattern, line, re.IGNORECASE)
-            if found:
-                yield number, f"{found.group(0)!r}: write {better!r}"
+    for pattern, better in WORDS:
+        for found in re.finditer(pattern.replace(" ", SPACE), text, re.IGNORECASE):
+            number = 1 + text.count("\n", 0, found.start())
+            yield number, f"{' '.join(found.group(0).split())!r}: write {better!r}"
 
 
 def main(names: list[str]) -> int:

@@ -95,7 +95,7 @@ class DeviceDecoder:
 
         Returns:
             uint8 [3, height, width] on the device for each payload; None for each payload that is
-            left to the CPU: another format, CMYK, a turned, broken or truncated image, or a
+            left to the CPU: another format, CMYK, a turned, broken or truncated image, or an
             image over the limits.
         """
         self.without_memory = 0

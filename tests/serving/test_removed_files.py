@@ -1,4 +1,4 @@
-"""What a cleaner of /tmp removes is made again, although servers lock their folders."""
+"""Files that a cleaner of /tmp removed are made again, although servers lock their folders."""
 
 from __future__ import annotations
 
