@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,16 +95,8 @@ class Ports:
 
 
 def find_config() -> Path:
-    """Returns offpath's config.properties, from the checkout or where a wheel puts it."""
-    candidates = [
-        Path(__file__).parents[3] / "config.properties",
-        Path(sys.prefix) / "share" / "offpath" / "config.properties",
-    ]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate
-    places = " and ".join(str(candidate) for candidate in candidates)
-    raise WrongOption(f"there is no config.properties at {places}; name one with --config")
+    """Returns offpath's config.properties; in a checkout, that at its root."""
+    return Path(__file__).parents[1].joinpath("conf", "config.properties").resolve()
 
 
 def choose_ports(settings: ServerSettings) -> Ports:
