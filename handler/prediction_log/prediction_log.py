@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import weakref
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +13,6 @@ from dataclasses import dataclass
 from offpath.handler.prediction_log import sink_file
 from offpath.handler.prediction_log.delivery_failures import Announcer
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
-from offpath.handler.prediction_log.packing import check_compression
 from offpath.handler.prediction_log.recent_ids import RecentIds
 from offpath.handler.prediction_log.record import Record, encode_records
 from offpath.handler.prediction_log.shipper import Shipper
@@ -146,24 +143,10 @@ class SpooledPredictionLog(PredictionLog):
     def close(self) -> None:
         self._shipper.stop(CLOSE_TIMEOUT_S)
 
-    def abandon(self) -> None:
-        """Closes the spool in a forked child, where the shipper's thread does not exist."""
-        self._spool.abandon()
-
 
 def _name(record: Record) -> str:
     """Returns the text that is the same if a request runs twice; its copy to a shadow differs."""
     return record.event_id and f"{record.event_id} {record.model} {record.version}"
-
-
-_open_logs: weakref.WeakSet[SpooledPredictionLog] = weakref.WeakSet()
-_is_fork_hook_set = False
-
-
-def _abandon_in_child() -> None:
-    for log in list(_open_logs):
-        log.abandon()
-    _open_logs.clear()
 
 
 def open_prediction_log(
@@ -173,16 +156,9 @@ def open_prediction_log(
 
     Raises:
         OSError: The spool cannot be written, and `when_full: block` forbids to go on without it.
-        ValueError: The library of the compression is missing.
     """
     if settings.is_off:
         return PredictionLog()
-    check_compression(settings.compression)
     log = SpooledPredictionLog(settings, f"prediction log of {model} {version}")
-    global _is_fork_hook_set
-    if not _is_fork_hook_set:
-        os.register_at_fork(after_in_child=_abandon_in_child)
-        _is_fork_hook_set = True
-    _open_logs.add(log)
     log.start()
     return log

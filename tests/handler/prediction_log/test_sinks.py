@@ -48,7 +48,7 @@ def put(endpoint_url: str, uri: str = "s3://bucket/p", times: int = 1) -> list[o
         outcomes: list[object] = []
         for _ in range(times):
             try:
-                outcomes.append(await sink.put("key", BODY, "gzip"))
+                outcomes.append(await sink.put("key", BODY))
             except Exception as error:
                 outcomes.append(error)
         await sink.close()
