@@ -163,7 +163,7 @@ def is_for_device(payload: Payload, options: DecodeOptions) -> bool:
         check_pixels(height, width, options.max_pixels)
     except (ValueError, ItemError):
         return False
-    if frame is None or not frame.is_common or not frame.has_tables:
+    if frame is None or not frame.has_tables:
         return False  # an H100 decoded such a file to pixels of its own invention
     if options.exif_orientation and read_orientation(payload) in TURNS:
         return False

@@ -18,7 +18,7 @@ from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.image.transform import transform_image
 from tests.support.costly import make_png, make_tiff
 from tests.support.guarantees import guarantee
-from tests.support.photographs import encode, find_photograph, with_bits
+from tests.support.photographs import encode, find_photograph
 
 EXACT = DecodeOptions()
 ORIENTATION = 0x0112
@@ -192,16 +192,9 @@ def test_other_formats_are_unsupported(payload: bytes) -> None:
         decode_image(payload, EXACT)
 
 
-@pytest.mark.parametrize(
-    ("payload", "said"),
-    [
-        pytest.param(with_bits(encode(Image.new("RGB", (8, 8)), "JPEG"), 12), "12 bits", id="12"),
-        pytest.param(gzip.compress(encode(Image.new("L", (8, 8)), "PNG")), "by gzip", id="gzip"),
-    ],
-)
-def test_what_has_another_cure_is_named(payload: bytes, said: str) -> None:
-    with pytest.raises(UnsupportedFormat, match=said):
-        decode_image(payload, EXACT)
+def test_a_compressed_body_is_named() -> None:
+    with pytest.raises(UnsupportedFormat, match="by gzip"):
+        decode_image(gzip.compress(encode(Image.new("L", (8, 8)), "PNG")), EXACT)
 
 
 def claim_size(format: str, side: int) -> bytes:
