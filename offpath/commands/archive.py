@@ -101,9 +101,8 @@ if TYPE_CHECKING:  # these modules import torch
     "--calibrate",
     type=Path,
     metavar="FOLDER",
-    help="Photographs to calibrate int8 with and to check answers on.  [default: those that "
-    "scikit-image and scikit-learn ship; without these packages four small ones, which cannot "
-    "calibrate int8]",
+    help="Photographs to check answers on, and to calibrate int8 with, which needs them.  "
+    "[default: four small ones]",
 )
 @click.option(
     "--handler",

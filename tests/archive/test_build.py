@@ -148,11 +148,9 @@ READS = THREE_CLASSES.replace(
 
 
 def test_bundled_photographs_check_answers_and_settle_what_is_open(
-    make_spec: MakeSpec, model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_spec: MakeSpec, model_file: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("openvino")
-    # Without the packages whose photographs are used otherwise.
-    monkeypatch.setattr("offpath.archive.photographs.SOURCES", (("skimage", "none"),))
     said: list[str] = []
     # The model needs a file beside it, which goes along.
     (tmp_path / "sizes.txt").touch()
