@@ -64,8 +64,6 @@ for mps in yes ''; do
 done
 compare 3 batches.json --servers '' "${both[@]}" --workers 2 --variant 'batch 8=offpath:model.batch_size=8' \
   --variant 'batch 16=offpath:model.batch_size=16' --variant 'batch 32=offpath:model.batch_size=32'
-compare 3 waiting.json --servers '' "${both[@]}" --workers 2 --rounds 3 \
-  --variant 'asleep=offpath:handler.blocking_wait=true' --variant 'spinning=offpath:handler.blocking_wait=false'
 
 make=(python -m offpath.profiling.experiments.t4_stand_in)
 take 4 2 unfolded.mar "${make[@]}" archive FILE 'len(images) > 0'

@@ -144,7 +144,9 @@ def check_jpeg_cost(payload: Payload) -> Frame | None:
         )
     if frame.is_one_scan:
         return frame
-    scans = count_scans(payload)
+    # Their markers; inside a scan's data the byte after 0xFF is never one.
+    data = np.frombuffer(payload, np.uint8)
+    scans = int((data[1:][data[:-1] == FILL] == START_OF_SCAN).sum())
     if scans * frame.pixels > MAX_SCANNED_PIXELS:
         raise ImageTooCostly(f"the JPEG's scans cover more than {MAX_SCANNED_PIXELS} pixels in all")
     if scans > MAX_SCANS:
@@ -190,12 +192,6 @@ def find_frame(payload: Payload) -> Frame | None:
 
 def read_short(payload: Payload, at: int) -> int:
     return payload[at] << 8 | payload[at + 1]
-
-
-def count_scans(payload: Payload) -> int:
-    """Counts their markers; inside a scan's data the byte after 0xFF is never a marker."""
-    data = np.frombuffer(payload, np.uint8)
-    return int((data[1:][data[:-1] == FILL] == START_OF_SCAN).sum())
 
 
 def check_pixels(height: int, width: int, max_pixels: int) -> None:

@@ -102,10 +102,11 @@ def claim_owner_folder(path: Path) -> OwnerFolder | None:
     lock_fd = _lock(path)
     if lock_fd is None:
         return None
-    if not _is_same(path, lock_fd):
-        os.close(lock_fd)
-        return None
-    return OwnerFolder(path, lock_fd)
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(os.stat(path), os.fstat(lock_fd)):
+            return OwnerFolder(path, lock_fd)
+    os.close(lock_fd)  # an adopter has removed the folder, and perhaps its path is another's
+    return None
 
 
 def is_owner_alive(path: Path) -> bool:
@@ -227,11 +228,3 @@ def _lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
         os.close(fd)
         raise
     return fd
-
-
-def _is_same(path: Path, fd: int) -> bool:
-    """Returns False if an adopter has removed the folder at `path` that `fd` has opened."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(fd))
-    except FileNotFoundError:
-        return False

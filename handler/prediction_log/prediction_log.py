@@ -46,33 +46,7 @@ class LogCounters:
 
 
 class PredictionLog:
-    """A log that is off: it discards all records. Base class of the log that is on."""
-
-    @property
-    def problem(self) -> str:
-        """The reason why no record can be written at present; empty if records can be."""
-        return ""
-
-    def append(self, records: Sequence[Record]) -> None:
-        """Hands the records of a batch to the kernel; never raises.
-
-        Under `when_full: block` this waits while the spool is full or cannot be written.
-        """
-
-    def counters(self) -> LogCounters:
-        """Returns the counts so far, without I/O."""
-        return LogCounters()
-
-    def close(self) -> None:
-        """Ships as much as possible in a few seconds.
-
-        Without this call nothing is lost: the next process, or `offpath logs ship`, adopts the
-        remaining segments.
-        """
-
-
-class SpooledPredictionLog(PredictionLog):
-    """A log that spools and ships."""
+    """The log of one worker: it spools and ships."""
 
     def __init__(self, settings: PredictionLogSettings, subject: str) -> None:
         self._settings = settings
@@ -94,9 +68,14 @@ class SpooledPredictionLog(PredictionLog):
 
     @property
     def problem(self) -> str:
+        """The reason why no record can be written at present; empty if records can be."""
         return str(self._spool.open_error or "")
 
     def append(self, records: Sequence[Record]) -> None:
+        """Hands the records of a batch to the kernel; never raises.
+
+        Under `when_full: block` this waits while the spool is full or cannot be written.
+        """
         try:
             chosen = self._leave_out_recorded(self._sample(records))
             if chosen:
@@ -130,6 +109,7 @@ class SpooledPredictionLog(PredictionLog):
                 self._recent.add(_name(record))
 
     def counters(self) -> LogCounters:
+        """Returns the counts so far, without I/O."""
         return LogCounters(
             appended=self._spool.appended,
             shipped=self._shipper.shipped,
@@ -141,6 +121,11 @@ class SpooledPredictionLog(PredictionLog):
         )
 
     def close(self) -> None:
+        """Ships as much as possible in a few seconds.
+
+        Without this call nothing is lost: the next process, or `offpath logs ship`, adopts the
+        remaining segments.
+        """
         self._shipper.stop(CLOSE_TIMEOUT_S)
 
 
@@ -157,8 +142,6 @@ def open_prediction_log(
     Raises:
         OSError: The spool cannot be written, and `when_full: block` forbids to go on without it.
     """
-    if settings.is_off:
-        return PredictionLog()
-    log = SpooledPredictionLog(settings, f"prediction log of {model} {version}")
+    log = PredictionLog(settings, f"prediction log of {model} {version}")
     log.start()
     return log

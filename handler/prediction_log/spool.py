@@ -28,8 +28,9 @@ from offpath.handler.prediction_log.segment import (
     remove_oldest,
 )
 from offpath.handler.prediction_log.sink_file import (
-    ensure_sink_file,
+    SINK_FILE,
     make_sink_folder_name,
+    write_sink_file,
 )
 
 BLOCKED_POLL_S = 0.05
@@ -255,8 +256,8 @@ class Spool:
 
     def rescan(self) -> None:
         """Counts the bytes of other processes, and restores a missing sink file."""
-        if self._current is not None:
-            ensure_sink_file(self.sink_folder, self.settings)
+        if self._current is not None and not (self.sink_folder / SINK_FILE).exists():
+            write_sink_file(self.sink_folder, self.settings)
         mine = self._adopted.paths
         if self._own is not None:
             mine.add(self._own.path)
