@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from offpath.handler.prediction_log.delivery_failures import describe_error, error_code
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings, S3Options
 
-CONTENT_TYPE, CONTENT_ENCODING = "application/x-ndjson", "gzip"
+HEADERS = {"ContentType": "application/x-ndjson", "ContentEncoding": "gzip"}
 CONNECT_TIMEOUT_S = 5.0
 # Codes of servers that do not know S3's additional checksums; 501 is a status without a body.
 CHECKSUM_REFUSALS = ("InvalidArgument", "InvalidRequest", "NotImplemented", "501")
@@ -59,7 +59,7 @@ def split_file_uri(uri: str) -> Path:
 
 
 def make_put_arguments(
-    uri: str, options: S3Options, key: str, body: bytes, *, is_md5: bool = False
+    uri: str, options: S3Options, key: str, body: bytes, *, is_md5: bool = False, **headers: str
 ) -> dict[str, Any]:
     """Returns arguments for S3's put_object, equal for every shipper so that a repeat is harmless.
 
@@ -77,8 +77,7 @@ def make_put_arguments(
         "Bucket": bucket,
         "Key": prefix + key,
         "Body": body,
-        "ContentType": CONTENT_TYPE,
-        "ContentEncoding": CONTENT_ENCODING,
+        **headers,
         **{name: value for name, value in optional.items() if value is not None},
     }
 
@@ -182,7 +181,7 @@ class S3Sink:
     async def put(self, key: str, body: bytes) -> None:
         await self.prepare()
         is_md5 = self._is_md5
-        arguments = make_put_arguments(self.uri, self.options, key, body, is_md5=is_md5)
+        arguments = make_put_arguments(self.uri, self.options, key, body, is_md5=is_md5, **HEADERS)
         try:
             # botocore's read time-out starts again with each byte; this one limits the whole
             # upload.
