@@ -131,7 +131,7 @@ def test_an_orientation_of_a_million_fractions_is_refused(kind: str) -> None:
     "Costly images",
     "handler/image/decode_cost.py",
     "if frame.kind not in COMMON or frame.bits != 8:",
-    "if frame.bits != 8:",
+    "if frame.kind not in COMMON:",
 )
 @pytest.mark.parametrize(
     "make",
