@@ -32,7 +32,7 @@ def with_directory(tag: int, kind: int, values: bytes) -> bytes:
 @guarantee(
     "Costly images",
     "handler/image/tiff_cost.py",
-    "if not is_forgiven and (tag in self._tags or kind not in sizes):",
+    "if not is_forgiven and (tag in self._tags or kind not in SIZES):",
     "if not is_forgiven and kind not in SIZES:",
 )
 @pytest.mark.parametrize(
