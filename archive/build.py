@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from offpath.archive import Say, no_network, say_nothing
+from offpath.archive import Say, say_nothing
 from offpath.archive.custom_handler import CustomHandler
 from offpath.archive.engine_files.engine_folder import (
     build_engine_folder,
@@ -43,23 +42,6 @@ from offpath.handler.custom_handler import MARK_FILE
 from offpath.handler.model.engines.engine import FOLDER
 from offpath.handler.model.outputs import OneOutput, keep_one_output
 
-# What the worker does in `_load_pickled_model`, without TorchServe and without the network.
-PROGRAM = """
-import importlib, inspect, runpy, sys
-from offpath.handler.model.weights import make_with_weights
-import offpath.handler.process.light_torchvision
-with runpy.run_path(sys.argv[3])["network_refused"]():
-    module = importlib.import_module(sys.argv[1])
-    classes = inspect.getmembers(module, inspect.isclass)
-    own = [c for _, c in classes if c.__module__ == module.__name__]
-    make_with_weights(own[0], sys.argv[2])
-"""
-# The archive's own package offpath has no such module.
-GUARD = no_network.__file__
-# Where this user's downloads lie, which other hosts lack.
-NO_CACHES = {"TORCH_HOME": "none", "HF_HOME": "none", "HF_HUB_OFFLINE": "1"}
-# OSError, ImportError and the subclasses of them that a missing file causes.
-FILE_ERROR = re.compile(r"(File|Module)NotFound|Import|OS|NotADirectory|IsADirectory")
 PACKAGE_DIR = Path(__file__).parent.parent
 HANDLER_DIR = PACKAGE_DIR / "handler"
 # The earliest date that zip can hold. The current date would make every build differ.
@@ -78,42 +60,6 @@ OUR_FILES = (
 OUR_FOLDERS = {"offpath", FOLDER}
 
 
-def check_loads_alone(archive: Path, model_file: str, weights_file: str) -> None:
-    """Makes the model in a fresh process, in a folder that holds nothing but the archive.
-
-    A model file may read files or folders beside it. The builder's process finds them, and a worker
-    does not.
-
-    Raises:
-        WrongOption: the model cannot be made there.
-    """
-    with tempfile.TemporaryDirectory(prefix="offpath-alone-") as folder:
-        with zipfile.ZipFile(archive) as file:
-            file.extractall(folder)
-        # As TorchServe does, the archive's folder comes before the user's PYTHONPATH.
-        path = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, Path(model_file).stem, weights_file, GUARD],
-            cwd=folder,
-            env={**os.environ, **NO_CACHES, "PYTHONPATH": os.pathsep.join(path)},
-            capture_output=True,
-            text=True,
-        )
-    if done.returncode == 0:
-        return
-    reason = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
-    is_file = FILE_ERROR.match(reason)
-    cure = (
-        "add the files that its code reads with --extra-file and open them beside __file__, and "
-        "pass a Hugging Face folder as --model FOLDER"
-        if is_file
-        else "a worker would fail in the same way, because it imports the model's file alone"
-    )
-    raise WrongOption(
-        f"the model can be made here, but not from the archive alone: {reason}; {cure}"
-    )
-
-
 @dataclass(frozen=True)
 class ArchiveSpec:
     """Everything that goes into an archive.
@@ -130,7 +76,7 @@ class ArchiveSpec:
         calibrate: a folder of photographs; None for those that PyPI packages ship.
         check: a last check of the model and the handler's settings, which returns a line for `say`;
             raises WrongOption to refuse them.
-        trial: the same for the finished archive.
+        trial: the same for the finished archive, where code of the user is in it.
     """
 
     name: str
@@ -187,11 +133,10 @@ def build_archive(
         if spec.check is not None:
             say(spec.check(spec.source.module, spec.config.handler))
         built = _run_archiver(spec, scratch)
-        if spec.checks_answers and spec.source.users_file is not None:
-            check_loads_alone(built, spec.source.users_file, WEIGHTS_FILE)
         partial = scratch / "normalised.mar"
         normalise_archive(built, partial)
-        if spec.trial is not None:
+        has_users_code = spec.handler is not None or spec.source.users_file is not None
+        if spec.trial is not None and has_users_code:
             say(spec.trial(partial))
         try:
             _put(partial, target)

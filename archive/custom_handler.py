@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from offpath.archive import Say, say_nothing
-from offpath.archive.sources.definition import check_shadowing
+from offpath.archive.sources.definition import DefinitionFolder, check_shadowing
 from offpath.errors import WrongOption
 from offpath.handler.config_section import suggest
 from offpath.handler.process.lazy_imports import unused_imports_deferred
@@ -98,21 +96,8 @@ def _find_subclasses(file: Path) -> dict[str, type]:
     logging.getLogger("ts").setLevel(logging.ERROR)
     with unused_imports_deferred():
         from offpath.handler.classifier import OffpathClassifier
-    folder = str(file.resolve().parent)
     # The handler may import its neighbours, which --extra-file adds to the archive.
-    sys.path.insert(0, folder)
-    before = sys.modules.pop(file.stem, None)
-    try:
-        module = importlib.import_module(file.stem)
-    except (Exception, SystemExit) as error:
-        raise WrongOption(
-            f"--handler {file.name} fails on import: {type(error).__name__}: {error}"
-        ) from error
-    finally:
-        sys.path.remove(folder)
-        sys.modules.pop(file.stem, None)
-        if before is not None:
-            sys.modules[file.stem] = before
+    module = DefinitionFolder(file).import_file(file)
     return {
         name: value
         for name, value in vars(module).items()

@@ -72,11 +72,6 @@ class MarFile:
         """offpath's handler has nothing to name this archive's classes by."""
         return self.has_our_handler and LABELS not in self.names
 
-    @property
-    def takes_names(self) -> bool:
-        """True if the handler accepts the name of a body's file, as only ours does."""
-        return self.has_our_handler
-
 
 def check_runs_alone(archive: MarFile) -> None:
     """Refuses an archive whose handler needs a server.
@@ -110,6 +105,11 @@ def read_mar(path: Path, is_old_accepted: bool = False) -> MarFile:
         model = manifest["model"]
         config_name = model.get("configFile")
         text = _read_text(archive, config_name) if config_name else None
+    source, model_config = f"model-config.yaml in {path}", None
+    if text is not None:
+        model_config = load_yaml(text, source) or {}
+        if not isinstance(model_config, dict):
+            raise WrongOption(f"{source} is not a mapping")
     has_our_handler = OUR_HANDLER in names
     found = manifest.get(HANDLER_API_KEY, 0)  # the first archives had none
     is_old = type(found) is int and found < HANDLER_API
@@ -124,7 +124,7 @@ def read_mar(path: Path, is_old_accepted: bool = False) -> MarFile:
         model_name=model["modelName"],
         model_version=model.get("modelVersion") or "1.0",
         handler=model.get("handler") or "",
-        model_config=None if text is None else _parse_model_config(path, text),
+        model_config=model_config,
         has_our_handler=has_our_handler,
         manifest=manifest,
         names=names,
@@ -321,10 +321,3 @@ def _read_text(archive: zipfile.ZipFile | _ModelFolder, name: str) -> bytes:
     if len(text) > MAX_MANIFEST_BYTES:
         raise ValueError(f"{name} is longer than {MAX_MANIFEST_BYTES:,} bytes")
     return text
-
-
-def _parse_model_config(path: Path, text: bytes) -> dict[str, Any]:
-    config = load_yaml(text, f"model-config.yaml in {path}") or {}
-    if not isinstance(config, dict):
-        raise WrongOption(f"model-config.yaml in {path} is not a mapping")
-    return config

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from offpath.archive.photographs import BUNDLED, cut_windows, find_sources
-from offpath.errors import MissingPackage, WrongOption
+from offpath.archive.photographs import BUNDLED, cut_windows
+from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ItemError
 from offpath.handler.image.decode import Pixels, decode_image
@@ -22,9 +22,6 @@ from offpath.handler.image.transform import transform_image
 MOST_IMAGES = 300
 # The most photographs held out; the parity set is chosen from them.
 MOST_HELD_OUT = 48
-# File stems held out of the photographs in PyPI packages. The others calibrate; both images of
-# the stereo pair are among them.
-HELD_OUT = ("astronaut", "china", "coffee", "hubble_deep_field", "rocket")
 
 
 @dataclass(frozen=True)
@@ -46,27 +43,22 @@ class PhotographSets:
 def load_photographs(
     folder: Path | None, config: HandlerConfig, to_calibrate: bool = False
 ) -> PhotographSets:
-    """Loads the user's photographs, or windows of those that scikit-image and scikit-learn ship.
+    """Loads the user's photographs, or windows of the bundled ones.
 
     Args:
-        folder: the user's photographs; None for the shipped ones.
-        to_calibrate: without those packages raise an error; the few bundled photographs are
-            enough to check answers, but too few to calibrate int8.
+        folder: the user's photographs; None for the bundled ones.
+        to_calibrate: refuses the bundled ones, which are enough to check answers, but too few to
+            calibrate int8.
 
     Raises:
-        WrongOption: there is no such folder, it holds no image, or the packages are missing.
+        WrongOption: there is no such folder, or it holds no image.
     """
     if folder is not None:
         return _load_folder(folder, config)
-    try:
-        return _load_installed(config)
-    except MissingPackage as error:
-        if to_calibrate:
-            raise WrongOption(
-                f"{error}; or pass your own photographs: --calibrate FOLDER"
-            ) from error
+    if to_calibrate:
+        raise WrongOption("int8 needs photographs like those that clients send: --calibrate FOLDER")
     windows = cut_windows(sorted(BUNDLED.glob("*.jpg")))
-    every = np.stack([decode_photograph(jpeg, config) for _, jpeg in windows])
+    every = np.stack([decode_photograph(jpeg, config) for jpeg in windows])
     return PhotographSets(every, every)
 
 
@@ -87,15 +79,6 @@ def _load_folder(folder: Path, config: HandlerConfig) -> PhotographSets:
     step = max(2, -(-len(images) // MOST_HELD_OUT))
     calibration = [p for index, p in enumerate(images) if index % step]
     return PhotographSets(np.stack(calibration), np.stack(images[::step]))
-
-
-def _load_installed(config: HandlerConfig) -> PhotographSets:
-    calibration: list[Pixels] = []
-    held_out: list[Pixels] = []
-    for path, jpeg in cut_windows(find_sources()):
-        chosen = held_out if path.stem in HELD_OUT else calibration
-        chosen.append(decode_photograph(jpeg, config))
-    return PhotographSets(np.stack(calibration), np.stack(held_out))
 
 
 def _try_to_decode(payload: bytes, config: HandlerConfig) -> Pixels | None:

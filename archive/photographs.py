@@ -66,14 +66,14 @@ def find_sources() -> list[Path]:
     return found
 
 
-def cut_windows(paths: list[Path]) -> Iterator[tuple[Path, bytes]]:
+def cut_windows(paths: list[Path]) -> Iterator[bytes]:
     """Yields windows of each photograph as JPEGs; seeded."""
     for index, path in enumerate(paths):
         rng = np.random.default_rng((SEED, index))
         with Image.open(path) as file:
             source = file.convert("RGB")
         for _ in range(WINDOWS):
-            yield path, encode_jpeg(cut_window(source, WINDOW_SHAPE, rng), WINDOW_QUALITY)
+            yield encode_jpeg(cut_window(source, WINDOW_SHAPE, rng), WINDOW_QUALITY)
 
 
 def make_photograph(

@@ -24,17 +24,18 @@ from offpath.handler.error_kinds import RETRY_AFTER_S
 from offpath.handler.errors import DeadlineExceeded, ItemError, ModelOutOfMemory
 from offpath.handler.metrics import DECODED_BY_CPU, MetricsEmitter
 from offpath.handler.model.batch_runner import BatchRunner
-from offpath.handler.model.engines.choose import Choice, choose_engine
+from offpath.handler.model.engines.choose import choose_engine
 from offpath.handler.model.engines.engine import FOLDER
-from offpath.handler.model.explanations import Explainer, make_attribute
+from offpath.handler.model.explanations import Explainer
+from offpath.handler.model.normalise import Normaliser
 from offpath.handler.model.outputs import keep_one_output
 from offpath.handler.model.parity import load_parity_set
 from offpath.handler.model.weights import make_with_weights
 from offpath.handler.pipeline import Batch, Item, Pipeline, set_threads
 from offpath.handler.prediction_log.batch_records import make_records
-from offpath.handler.prediction_log.prediction_log import open_prediction_log
+from offpath.handler.prediction_log.prediction_log import PredictionLog, open_prediction_log
 from offpath.handler.process.foreign_server import warn_of_losses
-from offpath.handler.process.host_limits import decode_budget_s, threads_per_worker
+from offpath.handler.process.host_limits import count_cores, decode_budget_s
 from offpath.handler.process.sick_worker import (
     EXIT_STATUS,
     ModelHealth,
@@ -68,28 +69,29 @@ class OffpathClassifier(ImageClassifier):
         self.config = HandlerConfig.from_mapping(context.model_yaml_config.get("handler"))
         gpu = context.system_properties.get("gpu_id")
         if gpu is not None and torch.cuda.is_available():
-            use_device(int(gpu), self.config.blocking_wait)
+            use_device(int(gpu))
         self._door = DoorBodies.from_environment()
         self._deadlines = Deadlines(self.config.deadline_ms)
         self._warm_up_key = os.environ.get(WARM_UP_VARIABLE)
         serving = ServingSettings.from_mapping(context.model_yaml_config)
-        threads = self.config.threads or threads_per_worker(serving.workers)
+        threads = self.config.threads or max(1, count_cores() // serving.workers)
         set_threads(threads)
         keep_freed_memory()
         self._version = str(context.manifest["model"].get("modelVersion", ""))
         # Opened before the model is loaded, because the log's shipper imports an S3 client, which
         # takes half a second of CPU.
-        self._log = open_prediction_log(
-            self.config.prediction_log, model=context.model_name, version=self._version
-        )
-        self._is_logging = not self.config.prediction_log.is_off
+        self._log: PredictionLog | None = None
+        log = self.config.prediction_log
+        if not log.is_off:
+            self._log = open_prediction_log(log, model=context.model_name, version=self._version)
         super().initialize(context)
         self.topk = self.config.top_k
-        self._choice = self._choose_engine(context, threads)
+        folder = Path(context.system_properties["model_dir"]) / FOLDER
+        self._choice = choose_engine(self.model, self.config, self.device, folder, threads)
         self.pipeline = Pipeline(
             self.config,
             self._make_runner(context),
-            self._labels(),
+            {int(index): label for index, label in (self.mapping or {}).items()},
             threads,
             batch_s=decode_budget_s(serving.response_timeout_s),
         )
@@ -98,7 +100,7 @@ class OffpathClassifier(ImageClassifier):
             context.metrics,
             context.model_name,
             self.config.metrics_interval_s,
-            self._log.counters if self._is_logging else None,
+            None if self._log is None else self._log.counters,
         )
         self._metrics.start(len(self._choice.lost))
         # For servers that know when a request came.
@@ -171,7 +173,7 @@ class OffpathClassifier(ImageClassifier):
             server_timing = format_server_timing(timings) if self.config.server_timing else None
             bodies = self._send(batch, replies, context, server_timing)
         log, version, key = self.config.prediction_log, self._version, self._warm_up_key
-        if self._is_logging:
+        if self._log is not None:
             with batch.timer.stage(Stage.LOG):
                 records = make_records(batch, context, log, version, timings, key)
                 self._log.append(records)
@@ -240,7 +242,8 @@ class OffpathClassifier(ImageClassifier):
         that are left.
         """
         self._metrics.stop()
-        self._log.close()
+        if self._log is not None:
+            self._log.close()
         if self._tracer is not None:
             self._tracer.close()
 
@@ -260,7 +263,7 @@ class OffpathClassifier(ImageClassifier):
             **{key: getattr(self.config, key) for key in INPUT_SETTINGS},
             "prediction_log": self.config.prediction_log.uri,
             "spool": str(self.config.prediction_log.spool_dir),
-            "log_problem": self._log.problem,
+            "log_problem": self._log.problem if self._log else "",
         }
 
     def _load_pickled_model(
@@ -281,10 +284,6 @@ class OffpathClassifier(ImageClassifier):
         model = super()._load_torchscript_model(model_pt_path)
         return keep_one_output(model, self.config.output)
 
-    def _choose_engine(self, context: Context, threads: int) -> Choice:
-        folder = Path(context.system_properties["model_dir"]) / FOLDER
-        return choose_engine(self.model, self.config, self.device, folder, threads)
-
     def _make_runner(self, context: Context) -> BatchRunner:
         properties, engine = context.system_properties, self._choice.engine
         batch = max(1, int(properties.get("batch_size") or 1))
@@ -303,9 +302,6 @@ class OffpathClassifier(ImageClassifier):
         model, version = context.model_name, self._version
         subject = {"offpath.model": model, "service.version": version}
         return Tracer(self.config.trace_endpoint, self.config.trace_share, subject)
-
-    def _labels(self) -> dict[int, str]:
-        return {int(index): label for index, label in (self.mapping or {}).items()}
 
     def _send(
         self,
@@ -390,7 +386,13 @@ class OffpathClassifier(ImageClassifier):
     @cached_property
     def _explainer(self) -> Explainer:
         config, runner = self.config, self.pipeline.runner
-        attribute = make_attribute(config, runner, self.get_insights)
+        normaliser = Normaliser(config, runner.device)
+
+        def attribute(index: int, target: int) -> list[Any]:
+            inputs = normaliser(runner.image(index))
+            attributions: list[Any] = self.get_insights(inputs, None, target)[0]
+            return attributions
+
         return Explainer(attribute, config.explanations, config.max_response_bytes, runner.classes)
 
     @staticmethod

@@ -117,8 +117,6 @@ class HandlerConfig:
     parity_bound: float = setting(0.05, number(0, 1))
     # One launch per batch instead of one per layer; costs memory for each batch size.
     cuda_graphs: bool = setting(True, flag())
-    # Sleep while a batch is on a CUDA device; false waits in a loop, which wakes a little earlier.
-    blocking_wait: bool = setting(True, flag())
     exif_orientation: bool = setting(False, flag())
     max_pixels: int = setting(50_000_000, integer(1, MOST_PIXELS))
     max_payload_bytes: int = setting(20 * 2**20, integer(1, 2**31 - 1))

@@ -47,8 +47,6 @@ with_mps() {
 both=(--workload photos-55k --workload photos-1200k)
 gpu_decoding=(--variant 'offpath, GPU decoding=offpath:handler.decode=nvjpeg')
 
-# Not one of offpath's dependencies. With it, `decode: nvjpeg` uses its decoder here and below.
-[ -n "$dry$try" ] || [ "${only:-1}" != 1 ] || python -m pip install --no-deps 'torchcodec>=0.17,<0.18'
 take 1 9 tests.xml pytest -n0 -q -m gpu tests --junitxml FILE
 
 [ -n "$dry$try" ] || [ "${only:-2}" != 2 ] || offpath bench setup triton || failed=1
@@ -66,8 +64,6 @@ for mps in yes ''; do
 done
 compare 3 batches.json --servers '' "${both[@]}" --workers 2 --variant 'batch 8=offpath:model.batch_size=8' \
   --variant 'batch 16=offpath:model.batch_size=16' --variant 'batch 32=offpath:model.batch_size=32'
-compare 3 waiting.json --servers '' "${both[@]}" --workers 2 --rounds 3 \
-  --variant 'asleep=offpath:handler.blocking_wait=true' --variant 'spinning=offpath:handler.blocking_wait=false'
 
 make=(python -m offpath.profiling.experiments.t4_stand_in)
 take 4 2 unfolded.mar "${make[@]}" archive FILE 'len(images) > 0'

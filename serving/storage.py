@@ -171,10 +171,10 @@ class Storage:
         bucket, key = split_name(name)
         # Not every server knows S3's newer checksums.
         is_md5 = self._options.endpoint_url is not None
+        kind = "application/octet-stream"
         arguments = make_put_arguments(
-            S3 + bucket, self._options, key, content, "none", is_md5=is_md5
+            S3 + bucket, self._options, key, content, is_md5=is_md5, ContentType=kind
         )
-        arguments["ContentType"] = "application/octet-stream"
         check_reply(self._client.put_object(**arguments), content)
 
 

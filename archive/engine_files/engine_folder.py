@@ -188,7 +188,10 @@ class _EngineFolder:
         elif name is not None:
             self._export(self.folder / name)
         parity = make_parity_set(self.model, self.config, photographs.held_out)
-        write_parity_file(self.folder / PARITY_FILE, parity)
+        # Equal sets give equal bytes.
+        np.savez(
+            self.folder / PARITY_FILE, images=parity.images, probabilities=parity.probabilities
+        )
         if name is not None:
             self._check(parity, precision)
         if self.plan.precision == "auto" and self.plan.device_type == "cpu":
@@ -311,8 +314,3 @@ def choose_clear(probabilities: npt.NDArray[np.float32], bound: float) -> npt.ND
         return clear[spread.astype(np.int64)].astype(np.int64)
     clearest: npt.NDArray[np.int64] = np.argsort(-margin, kind="stable")
     return np.sort(clearest[:PARITY_IMAGES])
-
-
-def write_parity_file(path: Path, parity: ParitySet) -> None:
-    """Writes the file that the handler's parity gate reads; equal sets give equal bytes."""
-    np.savez(path, images=parity.images, probabilities=parity.probabilities)

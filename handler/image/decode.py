@@ -155,10 +155,7 @@ def choose_scale(height: int, width: int, options: DecodeOptions) -> int:
 def _decode_jpeg(payload: Payload, options: DecodeOptions) -> DecodedImage | None:
     """Decodes a JPEG by libjpeg-turbo; returns None if Pillow has to try (CMYK, damage)."""
     frame = check_jpeg_cost(payload)
-    if frame is not None and frame.bits > 8:
-        raise UnsupportedFormat(f"the JPEG has {frame.bits} bits per sample; send one with 8")
-    # libjpeg-turbo does not scale a lossless JPEG: it would write past simplejpeg's buffer.
-    if frame is None or not frame.is_common:
+    if frame is None:
         return None
     try:
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(payload)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from offpath.handler.errors import ImageTooCostly, ImageTooLarge
+from offpath.handler.errors import ImageTooCostly, ImageTooLarge, UnsupportedFormat
 from offpath.handler.image.formats import Payload
 
 # CPU seconds that Pillow may take for one image: twice the need of 50 million 16-bit RGBA pixels.
@@ -41,12 +41,10 @@ FILL, START_OF_SCAN, END_OF_IMAGE = 0xFF, 0xDA, 0xD9
 QUANTISATION_TABLES = 0xDB
 # SOF0 to SOF15, without DHT, JPG and DAC in between.
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
-LOSSLESS = frozenset({0xC3, 0xC7, 0xCB, 0xCF})
-ARITHMETIC = frozenset({0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF})
-# Arithmetic coding costs up to 240 ns per byte, and a scan of it up to eight times another scan.
-MAX_ARITHMETIC_BYTES = 4 * 2**20
-ARITHMETIC_SCANS = 8
+# Baseline, extended and progressive, as cameras and browsers write them. Others are lossless, for
+# which libjpeg-turbo would write past simplejpeg's buffer, or coded arithmetically, which costs up
+# to eight times as much.
+COMMON, PROGRESSIVE = frozenset({0xC0, 0xC1, 0xC2}), 0xC2
 # TEM and RST0 to RST7, which no length follows.
 STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})
 APP1, EXIF = 0xE1, b"Exif\0\0"
@@ -70,11 +68,6 @@ class Frame(NamedTuple):
     has_tables: bool
     kind: int
     bits: int
-
-    @property
-    def is_common(self) -> bool:
-        """True for the kinds of frames that cameras and browsers write."""
-        return self.kind not in LOSSLESS | ARITHMETIC and self.bits == 8
 
 
 class BudgetedBytes(io.BytesIO):
@@ -129,7 +122,7 @@ MEMORY = DecodeMemory()
 
 
 def check_jpeg_cost(payload: Payload) -> Frame | None:
-    """Refuses a JPEG with too many scans, segments or fill bytes.
+    """Refuses a JPEG of a rare kind, or with too many scans, segments or fill bytes.
 
     Reads the markers before the first scan, a few kilobytes. Only an image of several scans is
     searched as a whole (0.3 ms per megabyte).
@@ -138,34 +131,27 @@ def check_jpeg_cost(payload: Payload) -> Frame | None:
         the frame; None for a broken file or one without pixels, which the decoder refuses at once.
 
     Raises:
+        UnsupportedFormat: it is lossless, coded arithmetically, or has not 8 bits.
         ImageTooCostly: the image exceeds a limit.
     """
     frame = find_frame(payload)
     if frame is None:
         return None
-    is_arithmetic = frame.kind in ARITHMETIC
-    if is_arithmetic and len(payload) > MAX_ARITHMETIC_BYTES:
-        raise ImageTooCostly(
-            f"the JPEG has more than {MAX_ARITHMETIC_BYTES} bytes of arithmetic coding"
+    if frame.kind not in COMMON or frame.bits != 8:
+        raise UnsupportedFormat(
+            f"the JPEG is lossless, hierarchical or coded arithmetically, or has {frame.bits} bits "
+            "per sample; send a baseline or progressive one with 8"
         )
     if frame.is_one_scan:
         return frame
-    weight = ARITHMETIC_SCANS if is_arithmetic else 1
-    if check_scans(payload, frame.pixels * weight) > MAX_SCANS:
+    # Their markers; inside a scan's data the byte after 0xFF is never one.
+    data = np.frombuffer(payload, np.uint8)
+    scans = int((data[1:][data[:-1] == FILL] == START_OF_SCAN).sum())
+    if scans * frame.pixels > MAX_SCANNED_PIXELS:
+        raise ImageTooCostly(f"the JPEG's scans cover more than {MAX_SCANNED_PIXELS} pixels in all")
+    if scans > MAX_SCANS:
         raise ImageTooCostly(f"the JPEG has more than {MAX_SCANS} scans")
     return frame
-
-
-def check_scans(payload: Payload, pixels: int) -> int:
-    """Counts the scans.
-
-    Raises:
-        ImageTooCostly: all scans together go over too many pixels.
-    """
-    scans = count_scans(payload)
-    if scans * pixels > MAX_SCANNED_PIXELS:
-        raise ImageTooCostly(f"the JPEG's scans cover more than {MAX_SCANNED_PIXELS} pixels in all")
-    return scans
 
 
 def find_frame(payload: Payload) -> Frame | None:
@@ -191,7 +177,7 @@ def find_frame(payload: Payload) -> Frame | None:
             return None
         if marker == START_OF_SCAN:
             is_whole = at + 2 < end and payload[at + 2] == components
-            is_one_scan = is_whole and kind not in PROGRESSIVE
+            is_one_scan = is_whole and kind != PROGRESSIVE
             return Frame(pixels, is_one_scan, has_tables, kind, bits) if pixels else None
         if marker in FRAMES and at + 8 <= end:
             height, width = (read_short(payload, at + n) for n in (3, 5))
@@ -206,17 +192,6 @@ def find_frame(payload: Payload) -> Frame | None:
 
 def read_short(payload: Payload, at: int) -> int:
     return payload[at] << 8 | payload[at + 1]
-
-
-def count_scans(payload: Payload) -> int:
-    return count_markers(payload, frozenset({START_OF_SCAN}))
-
-
-def count_markers(payload: Payload, markers: frozenset[int]) -> int:
-    """Counts markers anywhere; inside a scan's data the byte after 0xFF is never a marker."""
-    data = np.frombuffer(payload, np.uint8)
-    after = data[1:][data[:-1] == FILL]
-    return int(np.isin(after, [*markers]).sum())
 
 
 def check_pixels(height: int, width: int, max_pixels: int) -> None:

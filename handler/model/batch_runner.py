@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,7 +100,6 @@ class BatchRunner:
         self._top_k = config.top_k if config.threshold is None else sys.maxsize
         self._is_cuda = device.type == "cuda"
         self._has_graphs = self._is_cuda and config.cuda_graphs and engine.is_capturable
-        self._waits_asleep = config.blocking_wait
         self._parity_bound = config.parity_bound
         self._parity = parity
         self._graphs: dict[int, CapturedBatch] = {}
@@ -170,7 +168,7 @@ class BatchRunner:
         """Returns (scores, milliseconds of the transfer, milliseconds of the inference)."""
         start, copied = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         # By default CUDA waits in a loop, which takes a core from the decoders.
-        done = torch.cuda.Event(enable_timing=True, blocking=self._waits_asleep)
+        done = torch.cuda.Event(enable_timing=True, blocking=True)
         start.record()
         self._copy_to_device(count)
         copied.record()
@@ -205,7 +203,7 @@ class BatchRunner:
 
     def _replay(self, count: int) -> tuple[torch.Tensor, ...]:
         """Replays the smallest captured batch that holds `count` images, or runs the engine."""
-        size = choose_bucket(count, self.captured_sizes)
+        size = next((size for size in self.captured_sizes if size >= count), None)
         if size is None:
             return self.classify(self._images[:count])[1:]
         captured = self._graphs[size]
@@ -283,21 +281,11 @@ class BatchRunner:
         """
         if self._has_graphs:
             self._capture_all()
-        for count in batch_buckets(self.max_batch):
+        for count in sorted({self.max_batch, *(2**n for n in range(self.max_batch.bit_length()))}):
             self.run(count, StageTimer())
-
-
-def batch_buckets(max_batch: int) -> list[int]:
-    """Returns 1, 2, 4, 8, 16, ... and `max_batch`."""
-    return sorted({max_batch, *(2**n for n in range(max_batch.bit_length()))})
 
 
 def graph_sizes(max_batch: int) -> list[int]:
     """Returns 1, 2, 4, 8, 12, 16, ... and `max_batch`."""
     steps = range(GRAPH_STEP, max_batch, GRAPH_STEP)
     return sorted({1, min(2, max_batch), max_batch, *steps})
-
-
-def choose_bucket(count: int, sizes: Sequence[int]) -> int | None:
-    """Returns the smallest of the ascending `sizes` that holds `count`; None if none does."""
-    return next((size for size in sizes if size >= count), None)

@@ -11,9 +11,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import (
     BadTarget,
     ExplanationsClosed,
@@ -22,8 +19,6 @@ from offpath.handler.errors import (
     TooManyExplanations,
     without_frames,
 )
-from offpath.handler.model.batch_runner import BatchRunner
-from offpath.handler.model.normalise import Normaliser
 from offpath.handler.pipeline import Item
 from offpath.handler.request.body_from_front_door import Row, read_fields
 from offpath.handler.response import Reply, encode_error, encode_json
@@ -93,22 +88,6 @@ class Explainer:
                 "sent"
             )
         return reply
-
-
-def make_attribute(
-    config: HandlerConfig,
-    runner: BatchRunner,
-    get_insights: Callable[[torch.Tensor, Any, int], list[Any]],
-) -> Attribute:
-    """Returns a function that explains images of the runner's batch by `get_insights`."""
-    normaliser = Normaliser(config, runner.device)
-
-    def attribute(index: int, target: int) -> list[Any]:
-        inputs = normaliser(runner.image(index))
-        attributions: list[Any] = get_insights(inputs, None, target)[0]
-        return attributions
-
-    return attribute
 
 
 def parse_target(value: object, classes: int) -> int:

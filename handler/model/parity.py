@@ -93,24 +93,12 @@ def measure_parity(
             # Copied, because the engine's next call may overwrite its outputs.
             answers.append(scores.cpu().numpy().copy())
     probabilities = np.concatenate(answers)
-    leads = find_leads(probabilities, reference.probabilities)
+    # The reference's lead of its own best class over the engine's; 0 where both are the same.
+    rows, right = np.arange(len(probabilities)), reference.probabilities
+    leads = right[rows, right.argmax(1)] - right[rows, probabilities.argmax(1)]
     least_lead = 0.0 if config.activation == "softmax" else config.parity_bound
     return Parity(
-        largest_move=float(np.abs(probabilities - reference.probabilities).max()),
+        largest_move=float(np.abs(probabilities - right).max()),
         top1_changes=int((leads > least_lead).sum()),
         images=len(probabilities),
     )
-
-
-def find_leads(
-    probabilities: npt.NDArray[np.float32], reference: npt.NDArray[np.float32]
-) -> npt.NDArray[np.float32]:
-    """Returns the reference's lead of its own best class over the engine's best class.
-
-    float32 [n]; 0 where both are the same class.
-    """
-    rows = np.arange(len(reference))
-    leads: npt.NDArray[np.float32] = (
-        reference[rows, reference.argmax(1)] - reference[rows, probabilities.argmax(1)]
-    )
-    return leads

@@ -63,7 +63,7 @@ class Delivery:
             body, records = await asyncio.to_thread(pack_segment, segment)
             if body:
                 is_at_sink = True
-                await self._sink.put(segment.name.key, body, segment.name.compression)
+                await self._sink.put(segment.name.key, body)
                 is_at_sink = False
                 self.failures = 0
                 self._retry_at_s = 0.0

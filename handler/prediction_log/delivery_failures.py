@@ -20,6 +20,8 @@ KEYS = {
     "InvalidToken": "the session token is wrong (AWS_SESSION_TOKEN)",
     "SignatureDoesNotMatch": "the secret key is not the access key's (AWS_SECRET_ACCESS_KEY)",
 }
+# botocore takes the status for the code where the answer has no body of S3's.
+REDIRECTS = ("301", "302", "303", "307", "308")
 # Name of a refused operation -> the permission that it needs.
 ACTIONS = {
     "PutObject": "s3:PutObject on {uri}/*",
@@ -89,8 +91,7 @@ def describe_error(error: BaseException, uri: str) -> tuple[str, str]:
         return "credentials", advice
     if code == "PermanentRedirect":
         return "region", "the bucket is in another region: set prediction_log.s3.region"
-    status = _http_status(error)
-    if name == "UnprovenReply" or (status is not None and 300 <= status < 400):
+    if name == "UnprovenReply" or code in REDIRECTS:
         return "unproven", (
             f"the response does not prove that the object was stored ({error}): check for a proxy "
             "or a login page in between, or a server that encrypts by KMS and knows no checksums"
@@ -119,14 +120,4 @@ def describe_error(error: BaseException, uri: str) -> tuple[str, str]:
 def error_code(error: BaseException) -> str | None:
     """Returns the code of S3's error, or its status as text if it has no body; otherwise None."""
     response = getattr(error, "response", None)
-    if not isinstance(response, dict):
-        return None
-    return str(response.get("Error", {}).get("Code"))
-
-
-def _http_status(error: BaseException) -> int | None:
-    response = getattr(error, "response", None)
-    if not isinstance(response, dict):
-        return None
-    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    return status if isinstance(status, int) else None
+    return str(response.get("Error", {}).get("Code")) if isinstance(response, dict) else None

@@ -110,7 +110,6 @@ class PredictionLogSettings:
         user_id_header: Request header that holds the client-supplied user id.
         sample_rate: Share of the events recorded, in (0, 1]; chosen by a hash of the event id.
         sync: `os` hands records to the kernel (they survive SIGKILL); `fsync` waits for the disk.
-        compression: gzip, zstd or none.
         retry_max_s: Longest pause between two attempts to deliver.
         s3: Options for uploads to S3.
     """
@@ -126,7 +125,6 @@ class PredictionLogSettings:
     user_id_header: str = setting("x-user-id", read_header)
     sample_rate: float = setting(1.0, positive(1))
     sync: str = setting("os", choice(("os", "fsync")))
-    compression: str = setting("gzip", choice(("gzip", "zstd", "none")))
     retry_max_s: float = setting(30.0, positive(3600))
     s3: S3Options = setting(S3Options(), section(S3Options))
 

@@ -27,12 +27,21 @@ from offpath.handler.prediction_log.segment import (
     list_segments,
 )
 
-# A folder gets its final name only after it is locked; adopters look at final names only.
-NEW_PREFIX = ".new-"
 TRIES = 100
 # Each adopted folder takes a descriptor; further folders wait until some of these are done.
 MOST_ADOPTED = 128
 LOGGER = logging.getLogger(__name__)
+# The descriptors that hold a lock, which a forked child must not keep.
+_locks: set[int] = set()
+
+
+def _close_in_child() -> None:
+    for fd in _locks:
+        os.close(fd)
+    _locks.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 @dataclass
@@ -42,6 +51,9 @@ class OwnerFolder:
     path: Path
     lock_fd: int
 
+    def __post_init__(self) -> None:
+        _locks.add(self.lock_fd)
+
     @property
     def name(self) -> str:
         return self.path.name
@@ -50,6 +62,7 @@ class OwnerFolder:
         """Removes the folder if it is empty, and then gives up the lock."""
         with contextlib.suppress(OSError):
             self.path.rmdir()
+        _locks.discard(self.lock_fd)
         os.close(self.lock_fd)
 
 
@@ -71,43 +84,29 @@ def create_owner_folder(sink_folder: Path) -> OwnerFolder:
         OSError: The spool cannot be written, or its file system does not support flock.
     """
     for _ in range(TRIES):
-        name = make_owner_name()
-        new, final = sink_folder / (NEW_PREFIX + name), sink_folder / name
-        new.mkdir(mode=0o700)
+        path = sink_folder / make_owner_name()
+        path.mkdir(mode=0o700)
         try:
-            lock_fd = _lock(new)
+            folder = claim_owner_folder(path)
         except OSError:
-            new.rmdir()
+            path.rmdir()
             raise
-        if lock_fd is None:
-            continue
-        try:
-            new.rename(final)
-        except FileNotFoundError:
-            # `remove_stale` of another process removed it between mkdir and the lock: try again.
-            os.close(lock_fd)
-            continue
-        return OwnerFolder(final, lock_fd)
+        # An adopter may claim it first, and removes it, because it is empty.
+        if folder is not None:
+            return folder
     raise OSError(errno.EAGAIN, "no folder could be locked", str(sink_folder))
 
 
 def claim_owner_folder(path: Path) -> OwnerFolder | None:
-    """Locks a dead process's folder; None if its owner lives or another adopter was faster."""
+    """Locks a folder; None if its owner lives or another adopter was faster."""
     lock_fd = _lock(path)
     if lock_fd is None:
         return None
-    if not _is_same(path, lock_fd):
-        os.close(lock_fd)
-        return None
-    return OwnerFolder(path, lock_fd)
-
-
-def remove_stale(sink_folder: Path) -> None:
-    """Removes folders whose maker died before it could lock them."""
-    for path in sink_folder.glob(NEW_PREFIX + "*"):
-        lock_fd = _lock(path)
-        if lock_fd is not None:
-            OwnerFolder(path, lock_fd).release()
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(os.stat(path), os.fstat(lock_fd)):
+            return OwnerFolder(path, lock_fd)
+    os.close(lock_fd)  # an adopter has removed the folder, and perhaps its path is another's
+    return None
 
 
 def is_owner_alive(path: Path) -> bool:
@@ -120,7 +119,7 @@ def is_owner_alive(path: Path) -> bool:
 
 
 def list_owner_folders(sink_folder: Path) -> list[Path]:
-    """Lists the owner folders with final names, including those of living processes."""
+    """Lists the owner folders, including those of living processes."""
     try:
         entries = list(os.scandir(sink_folder))
     except FileNotFoundError:
@@ -145,7 +144,6 @@ class AdoptedFolders:
 
     def adopt(self) -> list[SealedSegment]:
         """Locks the folders of dead processes and returns their segments."""
-        remove_stale(self.sink_folder)
         found: list[SealedSegment] = []
         for path in list_owner_folders(self.sink_folder):
             if len(self._folders) >= MOST_ADOPTED:
@@ -197,12 +195,6 @@ class AdoptedFolders:
         """Gives up all locks, so that others may adopt the remaining segments."""
         self.release_emptied(())
 
-    def abandon(self) -> None:
-        """Closes the descriptors in a forked child, whose parent owns the locks."""
-        for folder in self._folders:
-            os.close(folder.lock_fd)
-        self._folders.clear()
-
 
 def count_bytes(sink_folder: Path, apart_from: Container[Path] = ()) -> int:
     total = 0
@@ -236,11 +228,3 @@ def _lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
         os.close(fd)
         raise
     return fd
-
-
-def _is_same(path: Path, fd: int) -> bool:
-    """Returns False if an adopter has removed the folder at `path` that `fd` has opened."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(fd))
-    except FileNotFoundError:
-        return False

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import io
 import logging
+import zlib
 from collections.abc import Iterator
 
 from offpath.handler.prediction_log.segment import (
@@ -25,57 +26,29 @@ LOGGER = logging.getLogger(__name__)
 
 # Level 1 takes a third of level 6's CPU for about a tenth more bytes; inference needs the cores.
 GZIP_LEVEL = 1
-ZSTD_LEVEL = 3
 
 # A record with 20,000 labels takes 1 MB; parsed JSON takes up to 25 times its text's memory.
 MOST_RECORD_BYTES = 4 << 20
-# Level 3 needs 2 MiB. A hostile frame may ask for 128 MiB.
-ZSTD_WINDOW_BYTES = 8 << 20
-
-CONTENT_ENCODINGS = {"gzip": "gzip", "zstd": "zstd", "none": None}
 
 
-def check_compression(name: str) -> None:
-    """Checks that the library of a compression is installed.
-
-    Raises:
-        ValueError: The settings ask for zstd without the package zstandard.
-    """
-    if name != "zstd":
-        return
-    try:
-        import zstandard  # noqa: F401
-    except ImportError as error:
-        raise ValueError(
-            "prediction_log.compression is 'zstd' and the package zstandard is missing: "
-            "install it or use gzip"
-        ) from error
-
-
-def compress(data: bytes, name: str) -> bytes:
+def compress(data: bytes) -> bytes:
     """Compresses a segment's lines; releases the GIL for nearly all of the work."""
-    if name == "gzip":
-        # mtime=0: the time of compression must not make two uploads of a segment differ.
-        return gzip.compress(data, compresslevel=GZIP_LEVEL, mtime=0)
-    if name == "zstd":
-        import zstandard
-
-        return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(data)
-    return data
+    # mtime=0: the time of compression must not make two uploads of a segment differ.
+    return gzip.compress(data, compresslevel=GZIP_LEVEL, mtime=0)
 
 
 class DamagedObject(ValueError):
     """An object of the log that cannot be decompressed, or is larger than any of ours."""
 
 
-def unpack_lines(data: bytes, name: str) -> Iterator[bytes]:
+def unpack_lines(data: bytes) -> Iterator[bytes]:
     """Yields the lines of an object of the log. Memory holds a single line.
 
     Raises:
-        DamagedObject: the object is truncated, not compressed as its name says, or too large.
+        DamagedObject: the object is truncated, not compressed by gzip, or too large.
     """
     total = 0
-    for line in _decompress(data, name):
+    for line in _decompress(data):
         total += len(line)
         if len(line) > MOST_RECORD_BYTES:
             raise DamagedObject(f"a line has more than {MOST_RECORD_BYTES} bytes")
@@ -84,27 +57,14 @@ def unpack_lines(data: bytes, name: str) -> Iterator[bytes]:
         yield line.removesuffix(b"\n")
 
 
-def _decompress(data: bytes, name: str) -> Iterator[bytes]:
+def _decompress(data: bytes) -> Iterator[bytes]:
     """Yields lines, and the beginning of a line that is too long."""
-    file: io.BufferedIOBase = io.BytesIO(data)
-    missing = 0
+    file = gzip.GzipFile(fileobj=io.BytesIO(data))
     try:
-        if name == "gzip":
-            file = gzip.GzipFile(fileobj=file)
-        elif name == "zstd":
-            import zstandard
-
-            # A truncated frame is no error to the library, but each frame of ours says its size.
-            missing = zstandard.frame_content_size(data)
-            frame = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES)
-            file = io.BufferedReader(frame.stream_reader(data))
         while line := file.readline(MOST_RECORD_BYTES + 1):
-            missing -= len(line)
             yield line
-    except Exception as error:  # zlib's and zstandard's errors have no base but Exception
+    except (OSError, EOFError, zlib.error) as error:
         raise DamagedObject(str(error)) from error
-    if missing > 0:
-        raise DamagedObject("the zstd frame is truncated")
 
 
 def pack_segment(segment: SealedSegment) -> tuple[bytes, int]:
@@ -112,7 +72,7 @@ def pack_segment(segment: SealedSegment) -> tuple[bytes, int]:
     lines = read_segment(segment)
     if not lines:
         return b"", 0
-    return compress(lines, segment.name.compression), lines.count(b"\n")
+    return compress(lines), lines.count(b"\n")
 
 
 def read_segment(segment: SealedSegment) -> bytes:

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import weakref
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +13,6 @@ from dataclasses import dataclass
 from offpath.handler.prediction_log import sink_file
 from offpath.handler.prediction_log.delivery_failures import Announcer
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
-from offpath.handler.prediction_log.packing import check_compression
 from offpath.handler.prediction_log.recent_ids import RecentIds
 from offpath.handler.prediction_log.record import Record, encode_records
 from offpath.handler.prediction_log.shipper import Shipper
@@ -49,33 +46,7 @@ class LogCounters:
 
 
 class PredictionLog:
-    """A log that is off: it discards all records. Base class of the log that is on."""
-
-    @property
-    def problem(self) -> str:
-        """The reason why no record can be written at present; empty if records can be."""
-        return ""
-
-    def append(self, records: Sequence[Record]) -> None:
-        """Hands the records of a batch to the kernel; never raises.
-
-        Under `when_full: block` this waits while the spool is full or cannot be written.
-        """
-
-    def counters(self) -> LogCounters:
-        """Returns the counts so far, without I/O."""
-        return LogCounters()
-
-    def close(self) -> None:
-        """Ships as much as possible in a few seconds.
-
-        Without this call nothing is lost: the next process, or `offpath logs ship`, adopts the
-        remaining segments.
-        """
-
-
-class SpooledPredictionLog(PredictionLog):
-    """A log that spools and ships."""
+    """The log of one worker: it spools and ships."""
 
     def __init__(self, settings: PredictionLogSettings, subject: str) -> None:
         self._settings = settings
@@ -97,9 +68,14 @@ class SpooledPredictionLog(PredictionLog):
 
     @property
     def problem(self) -> str:
+        """The reason why no record can be written at present; empty if records can be."""
         return str(self._spool.open_error or "")
 
     def append(self, records: Sequence[Record]) -> None:
+        """Hands the records of a batch to the kernel; never raises.
+
+        Under `when_full: block` this waits while the spool is full or cannot be written.
+        """
         try:
             chosen = self._leave_out_recorded(self._sample(records))
             if chosen:
@@ -133,6 +109,7 @@ class SpooledPredictionLog(PredictionLog):
                 self._recent.add(_name(record))
 
     def counters(self) -> LogCounters:
+        """Returns the counts so far, without I/O."""
         return LogCounters(
             appended=self._spool.appended,
             shipped=self._shipper.shipped,
@@ -144,26 +121,17 @@ class SpooledPredictionLog(PredictionLog):
         )
 
     def close(self) -> None:
-        self._shipper.stop(CLOSE_TIMEOUT_S)
+        """Ships as much as possible in a few seconds.
 
-    def abandon(self) -> None:
-        """Closes the spool in a forked child, where the shipper's thread does not exist."""
-        self._spool.abandon()
+        Without this call nothing is lost: the next process, or `offpath logs ship`, adopts the
+        remaining segments.
+        """
+        self._shipper.stop(CLOSE_TIMEOUT_S)
 
 
 def _name(record: Record) -> str:
     """Returns the text that is the same if a request runs twice; its copy to a shadow differs."""
     return record.event_id and f"{record.event_id} {record.model} {record.version}"
-
-
-_open_logs: weakref.WeakSet[SpooledPredictionLog] = weakref.WeakSet()
-_is_fork_hook_set = False
-
-
-def _abandon_in_child() -> None:
-    for log in list(_open_logs):
-        log.abandon()
-    _open_logs.clear()
 
 
 def open_prediction_log(
@@ -173,16 +141,7 @@ def open_prediction_log(
 
     Raises:
         OSError: The spool cannot be written, and `when_full: block` forbids to go on without it.
-        ValueError: The library of the compression is missing.
     """
-    if settings.is_off:
-        return PredictionLog()
-    check_compression(settings.compression)
-    log = SpooledPredictionLog(settings, f"prediction log of {model} {version}")
-    global _is_fork_hook_set
-    if not _is_fork_hook_set:
-        os.register_at_fork(after_in_child=_abandon_in_child)
-        _is_fork_hook_set = True
-    _open_logs.add(log)
+    log = PredictionLog(settings, f"prediction log of {model} {version}")
     log.start()
     return log

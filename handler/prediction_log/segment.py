@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-SUFFIX_BY_COMPRESSION = {"gzip": ".gz", "zstd": ".zst", "none": ""}
 SPOOL_SUFFIX = ".spool"
 TORN_SUFFIX = ".torn"
 ASIDE_SUFFIX = ".aside"
@@ -28,35 +27,25 @@ MOST_OBJECT_BYTES = 128 << 20
 # Errors of a disk that takes no more data.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
-_SEGMENT = re.compile(
-    r"(?P<hour>\d{8}T\d{2})-(?P<sequence>\d{6,})\.jsonl(?P<suffix>|\.gz|\.zst)\.spool"
-)
+_SEGMENT = re.compile(r"(?P<hour>\d{8}T\d{2})-(?P<sequence>\d{6,})\.jsonl\.gz\.spool")
 
 
 @dataclass(frozen=True)
 class SegmentName:
-    """The identity of a segment: its writer, the hour (UTC) of its opening, and its number.
-
-    The compression belongs to the identity: a segment left by a worker that used gzip must not
-    become a second object with another name when a worker that uses zstd adopts it.
-    """
+    """The identity of a segment: its writer, the hour (UTC) of its opening, and its number."""
 
     owner: str
     hour: str
     sequence: int
-    compression: str
 
     @property
     def file_name(self) -> str:
-        suffix = SUFFIX_BY_COMPRESSION[self.compression]
-        return f"{self.hour}-{self.sequence:06d}.jsonl{suffix}{SPOOL_SUFFIX}"
+        return f"{self.hour}-{self.sequence:06d}.jsonl.gz{SPOOL_SUFFIX}"
 
     @property
     def key(self) -> str:
         day = f"{self.hour[:4]}-{self.hour[4:6]}-{self.hour[6:8]}"
-        suffix = SUFFIX_BY_COMPRESSION[self.compression]
-        base = f"{self.owner}-{self.sequence:06d}.jsonl{suffix}"
-        return f"dt={day}/hour={self.hour[9:]}/{base}"
+        return f"dt={day}/hour={self.hour[9:]}/{self.owner}-{self.sequence:06d}.jsonl.gz"
 
 
 def parse_segment_name(owner: str, file_name: str) -> SegmentName | None:
@@ -64,10 +53,7 @@ def parse_segment_name(owner: str, file_name: str) -> SegmentName | None:
     match = _SEGMENT.fullmatch(file_name)
     if match is None:
         return None
-    compression = next(
-        name for name, suffix in SUFFIX_BY_COMPRESSION.items() if suffix == match["suffix"]
-    )
-    return SegmentName(owner, match["hour"], int(match["sequence"]), compression)
+    return SegmentName(owner, match["hour"], int(match["sequence"]))
 
 
 def format_hour(now: datetime | None = None) -> str:
@@ -131,10 +117,6 @@ class OpenSegment:
         """Closes the file; the segment no longer grows."""
         os.close(self._fd)
         return SealedSegment(self.name, self.path, self.size_bytes, self.since_s, self.records)
-
-    def abandon(self) -> None:
-        """Closes the descriptor in a forked child, whose parent owns the segment."""
-        os.close(self._fd)
 
 
 @dataclass

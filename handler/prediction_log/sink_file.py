@@ -38,12 +38,6 @@ def write_sink_file(sink_folder: Path, settings: PredictionLogSettings) -> None:
     _replace(sink_folder / SINK_FILE, content)
 
 
-def ensure_sink_file(sink_folder: Path, settings: PredictionLogSettings) -> None:
-    """Stores the sink again if the spool was removed while in use."""
-    if not (sink_folder / SINK_FILE).exists():
-        write_sink_file(sink_folder, settings)
-
-
 def read_sink_file(sink_folder: Path) -> PredictionLogSettings | None:
     """Reads the settings that shipping needs; None if no process has stored them.
 

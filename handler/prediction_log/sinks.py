@@ -14,9 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 from offpath.handler.prediction_log.delivery_failures import describe_error, error_code
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings, S3Options
-from offpath.handler.prediction_log.packing import CONTENT_ENCODINGS
 
-CONTENT_TYPE = "application/x-ndjson"
+HEADERS = {"ContentType": "application/x-ndjson", "ContentEncoding": "gzip"}
 CONNECT_TIMEOUT_S = 5.0
 # Codes of servers that do not know S3's additional checksums; 501 is a status without a body.
 CHECKSUM_REFUSALS = ("InvalidArgument", "InvalidRequest", "NotImplemented", "501")
@@ -36,13 +35,12 @@ class Sink(Protocol):
     async def prepare(self) -> None:
         """Does the slow part of the first put in advance."""
 
-    async def put(self, key: str, body: bytes, compression: str) -> None:
+    async def put(self, key: str, body: bytes) -> None:
         """Stores an object under the sink's prefix; raises unless storage is proved.
 
         Args:
             key: path of the object below the sink's URI.
             body: the object as it is to be stored, compressed already.
-            compression: gzip, zstd or none, for an object's `Content-Encoding`.
         """
 
     async def close(self) -> None:
@@ -61,13 +59,7 @@ def split_file_uri(uri: str) -> Path:
 
 
 def make_put_arguments(
-    uri: str,
-    options: S3Options,
-    key: str,
-    body: bytes,
-    compression: str,
-    *,
-    is_md5: bool = False,
+    uri: str, options: S3Options, key: str, body: bytes, *, is_md5: bool = False, **headers: str
 ) -> dict[str, Any]:
     """Returns arguments for S3's put_object, equal for every shipper so that a repeat is harmless.
 
@@ -75,7 +67,6 @@ def make_put_arguments(
     """
     bucket, prefix = split_s3_uri(uri)
     optional = {
-        "ContentEncoding": CONTENT_ENCODINGS[compression],
         "StorageClass": options.storage_class,
         "SSEKMSKeyId": options.sse_kms_key_id,
         "ServerSideEncryption": "aws:kms" if options.sse_kms_key_id else None,
@@ -86,7 +77,7 @@ def make_put_arguments(
         "Bucket": bucket,
         "Key": prefix + key,
         "Body": body,
-        "ContentType": CONTENT_TYPE,
+        **headers,
         **{name: value for name, value in optional.items() if value is not None},
     }
 
@@ -139,7 +130,7 @@ class FileSink:
     async def prepare(self) -> None:
         """Does nothing: a folder needs no preparation."""
 
-    async def put(self, key: str, body: bytes, compression: str) -> None:
+    async def put(self, key: str, body: bytes) -> None:
         await asyncio.to_thread(self.write, key, body)
 
     def write(self, key: str, body: bytes) -> None:
@@ -187,12 +178,10 @@ class S3Sink:
             if self._client is None:
                 self._client = await self._open_client()
 
-    async def put(self, key: str, body: bytes, compression: str) -> None:
+    async def put(self, key: str, body: bytes) -> None:
         await self.prepare()
         is_md5 = self._is_md5
-        arguments = make_put_arguments(
-            self.uri, self.options, key, body, compression, is_md5=is_md5
-        )
+        arguments = make_put_arguments(self.uri, self.options, key, body, is_md5=is_md5, **HEADERS)
         try:
             # botocore's read time-out starts again with each byte; this one limits the whole
             # upload.

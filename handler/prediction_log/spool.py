@@ -28,8 +28,9 @@ from offpath.handler.prediction_log.segment import (
     remove_oldest,
 )
 from offpath.handler.prediction_log.sink_file import (
-    ensure_sink_file,
+    SINK_FILE,
     make_sink_folder_name,
+    write_sink_file,
 )
 
 BLOCKED_POLL_S = 0.05
@@ -227,7 +228,7 @@ class Spool:
             self.sink_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._own = create_owner_folder(self.sink_folder)
         self._sequence += 1
-        name = SegmentName(self._own.name, self._hour(), self._sequence, self.settings.compression)
+        name = SegmentName(self._own.name, self._hour(), self._sequence)
         segment = OpenSegment(self._own.path, name, self._clock)
         if self._is_synced:
             # The folder is synced too: otherwise a power cut loses the file with its records.
@@ -255,8 +256,8 @@ class Spool:
 
     def rescan(self) -> None:
         """Counts the bytes of other processes, and restores a missing sink file."""
-        if self._current is not None:
-            ensure_sink_file(self.sink_folder, self.settings)
+        if self._current is not None and not (self.sink_folder / SINK_FILE).exists():
+            write_sink_file(self.sink_folder, self.settings)
         mine = self._adopted.paths
         if self._own is not None:
             mine.add(self._own.path)
@@ -291,15 +292,3 @@ class Spool:
         if self._own is not None:
             self._own.release()
             self._own = None
-
-    def abandon(self) -> None:
-        """Closes the descriptors in a forked child, which must not hold its parent's locks."""
-        self._changed = threading.Condition()
-        self._is_closed = True
-        if self._current is not None:
-            self._current.abandon()
-            self._current = None
-        if self._own is not None:
-            os.close(self._own.lock_fd)
-            self._own = None
-        self._adopted.abandon()

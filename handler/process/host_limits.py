@@ -33,11 +33,6 @@ def read_cpu_limit() -> float | None:
     return quota / period
 
 
-def threads_per_worker(workers: int) -> int:
-    """Returns cores / workers, at least 1."""
-    return max(1, count_cores() // workers)
-
-
 def decode_budget_s(response_timeout_s: float) -> float:
     """Returns the seconds after which no further image of a batch is decoded.
 

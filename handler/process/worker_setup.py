@@ -16,18 +16,18 @@ M_MMAP_THRESHOLD = -3
 ONE_GIB = 1 << 30
 
 
-def use_device(index: int, waits_asleep: bool = True) -> None:
+def use_device(index: int) -> None:
     """Makes a CUDA device the current one of the calling thread, and fp32 mean fp32 on it.
+
+    Threads sleep while they wait for the device, instead of asking in a loop.
 
     On a device that is not the current one, a captured graph may be empty and replay old answers
     (pytorch issues 87894 and 87794).
 
     Args:
         index: 1 stands for `cuda:1`.
-        waits_asleep: threads sleep while they wait for the device, instead of asking in a loop.
     """
-    if waits_asleep:
-        _wait_asleep(index)
+    _wait_asleep(index)
     torch.cuda.set_device(index)
     # TorchServe allows matrix products in TF32 when it is imported, and torch convolutions.
     torch.set_float32_matmul_precision("highest")

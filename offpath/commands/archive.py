@@ -101,9 +101,8 @@ if TYPE_CHECKING:  # these modules import torch
     "--calibrate",
     type=Path,
     metavar="FOLDER",
-    help="Photographs to calibrate int8 with and to check answers on.  [default: those that "
-    "scikit-image and scikit-learn ship; without these packages four small ones, which cannot "
-    "calibrate int8]",
+    help="Photographs to check answers on, and to calibrate int8 with, which needs them.  "
+    "[default: four small ones]",
 )
 @click.option(
     "--handler",
@@ -198,7 +197,7 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
     from offpath.archive.build import ArchiveSpec, build_archive, find_target
     from offpath.archive.custom_handler import load_custom_handler
     from offpath.archive.sources.model_source import load_model_source
-    from offpath.serving.check.trial import try_handler
+    from offpath.serving.check.trial import try_archive
 
     warnings.filterwarnings("ignore", message=".*torch.jit.*")
     handler_file = options["custom_handler"]
@@ -227,7 +226,7 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
         calibrate=options["calibrate"],
         names_version=version is not None,
         check=check,
-        trial=None if handler is None else try_handler,
+        trial=try_archive,
     )
     built = build_archive(spec, options["output"], options["force"], _say)
     _say_where_it_runs(built.config.device_type)

@@ -76,7 +76,8 @@ def describe_upstreams(settings: ServerSettings, door: DoorSettings) -> Behind:
     has_model_api = properties.get("enable_model_api") == "true"
     server = make_server(settings)
     routes = server.plan_routes(named)
-    hand_over = bool(routes) or not has_model_api and all(one.takes_names for one in archives)
+    # Only our handler takes the name of a body's file.
+    hand_over = bool(routes) or not has_model_api and all(one.has_our_handler for one in archives)
     limit = int(properties["max_request_size"])
     own_queue = int(properties["job_queue_size"])
     return Behind(

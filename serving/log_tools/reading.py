@@ -18,14 +18,14 @@ from urllib.parse import urlsplit
 from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.packing import DamagedObject, unpack_lines
-from offpath.handler.prediction_log.segment import MOST_OBJECT_BYTES, SUFFIX_BY_COMPRESSION
+from offpath.handler.prediction_log.segment import MOST_OBJECT_BYTES
 from offpath.handler.prediction_log.sinks import split_file_uri, split_s3_uri
 from offpath.serving.printable import printable
 from offpath.serving.storage import S3, Storage, explain, read_s3_options
 
 _AGO = re.compile(r"(\d+)([smhd])")
 _UNIT = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_PARTITION = re.compile(r"dt=(\d{4}-\d\d-\d\d)/hour=(\d\d)/.+\.jsonl(\.gz|\.zst)?")
+_PARTITION = re.compile(r"dt=(\d{4}-\d\d-\d\d)/hour=(\d\d)/.+\.jsonl\.gz")
 # A record lies in the partition of the hour in which its segment was opened. A delayed append or a
 # corrected clock may put it into a neighbouring hour.
 SLACK = timedelta(hours=1)
@@ -323,11 +323,6 @@ def open_store_at(uri: str) -> LogStore:
     return LogStore(settings.uri, f"{S3}{bucket}/{prefix}".rstrip("/"), storage)
 
 
-def compression_of(key: str) -> str:
-    by_suffix = {suffix: name for name, suffix in SUFFIX_BY_COMPRESSION.items()}
-    return by_suffix.get(Path(key).suffix, "none")
-
-
 def get_all(
     store: LogStore, keys: list[str]
 ) -> Iterator[tuple[str, Iterator[bytes] | DamagedObject]]:
@@ -338,10 +333,10 @@ def get_all(
 
     def get(key: str) -> Iterator[bytes] | DamagedObject:
         try:
-            stored, compression = store.get(key), compression_of(key)
-            for _ in unpack_lines(stored, compression):
+            stored = store.get(key)
+            for _ in unpack_lines(stored):
                 pass
-            return unpack_lines(stored, compression)
+            return unpack_lines(stored)
         except DamagedObject as error:
             return error
 

@@ -16,9 +16,9 @@ import yaml
 from offpath.archive import build as build_module
 from offpath.archive.build import build_archive
 from offpath.errors import ExpectedError, WrongOption
+from offpath.serving.check.trial import try_archive
 from tests.archive.conftest import THREE_CLASSES, MakeSpec
 from tests.support.guarantees import guarantee
-from tests.support.images import jpeg
 
 ROOT = Path(__file__).parents[2]
 LABELS = ["red", "green", "blue"]
@@ -148,11 +148,9 @@ READS = THREE_CLASSES.replace(
 
 
 def test_bundled_photographs_check_answers_and_settle_what_is_open(
-    make_spec: MakeSpec, model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_spec: MakeSpec, model_file: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("openvino")
-    # Without the packages whose photographs are used otherwise.
-    monkeypatch.setattr("offpath.archive.photographs.SOURCES", (("skimage", "none"),))
     said: list[str] = []
     # The model needs a file beside it, which goes along.
     (tmp_path / "sizes.txt").touch()
@@ -160,7 +158,7 @@ def test_bundled_photographs_check_answers_and_settle_what_is_open(
     model_file.write_text(READS.format(path=beside))
     files = {"labels": ["a", "b", "c"], "extra_files": (tmp_path / "sizes.txt",)}
     spec = make_spec(**files, engine="openvino", activation="auto")
-    spec = replace(spec, checks_answers=True)
+    spec = replace(spec, checks_answers=True, trial=try_archive)
     built = build_archive(spec, tmp_path, say=said.append)
     with zipfile.ZipFile(built.path) as file:
         assert "engine/parity.npz" in file.namelist()
@@ -168,6 +166,7 @@ def test_bundled_photographs_check_answers_and_settle_what_is_open(
     assert config == built.config.settings
     assert config["handler"] == {"engine": "openvino", "activation": "softmax"}
     assert any("engine openvino fp32: on 16 photographs" in line for line in said)
+    assert "answer to espresso.jpg: 200" in said[-1]
     # The spec is as it was.
     assert spec.config.settings["handler"]["activation"] == "auto"
 
@@ -177,12 +176,10 @@ def test_model_that_reads_a_file_beside_it_needs_the_file_in_the_archive(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sizes.txt").touch()
-    (tmp_path / "photographs").mkdir()
-    (tmp_path / "photographs" / "one.jpg").write_bytes(jpeg(size=(96, 80)))
-    checks = {"checks_answers": True, "calibrate": tmp_path / "photographs"}
     model_file.write_text(READS.format(path="'sizes.txt'"))
-    with pytest.raises(WrongOption, match="not from the archive alone: FileNotFound"):
-        build_archive(replace(make_spec(labels=["a", "b", "c"]), **checks), tmp_path)
+    spec = replace(make_spec(labels=["a", "b", "c"]), trial=try_archive)
+    with pytest.raises(WrongOption, match="in a worker: FileNotFound.*--extra-file"):
+        build_archive(spec, tmp_path)
     assert not (tmp_path / "tiny.mar").exists()
 
 
@@ -195,7 +192,7 @@ def test_a_model_that_needs_this_users_downloads_is_refused(
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     downloads = "torch.hub.load_state_dict_from_url('http://127.0.0.1:9/w.pth')"
     model_file.write_text(READS.replace("open({path}).close()", downloads))
-    spec = replace(make_spec(labels=["a", "b", "c"]), checks_answers=True)
+    spec = replace(make_spec(labels=["a", "b", "c"]), trial=try_archive)
     with pytest.raises(WrongOption, match="opens http://127.0.0.1:9/w.pth.*weights=None"):
         build_archive(spec, tmp_path)
 

@@ -125,25 +125,25 @@ def answer_from(loader: subprocess.Popen[str]) -> AnswerFrom:
     return answer
 
 
-@guarantee("An archive runs its own copy of the handler")
-def test_own_handler_wins_over_one_that_comes_first_on_the_path(
-    answer_from: AnswerFrom, folder: Path, others: Path
-) -> None:
-    # TorchServe puts a user's PYTHONPATH before the archive (EnvironmentUtils.java).
-    assert answer_from(folder, path=[others, folder]) == set(LABELS)
-
-
 @guarantee(
     "An archive runs its own copy of the handler",
     "handler/classifier_entry.py",
     "            del sys.modules[name]",
     "            pass",
 )
-def test_own_handler_wins_over_one_that_was_imported_before(
-    answer_from: AnswerFrom, folder: Path, others: Path
+@pytest.mark.parametrize(
+    "first",
+    [
+        # TorchServe puts a user's PYTHONPATH before the archive (EnvironmentUtils.java).
+        pytest.param([], id="that-comes-first-on-the-path"),
+        # As in a process that is more than a worker.
+        pytest.param(["offpath.handler"], id="that-was-imported-before"),
+    ],
+)
+def test_own_handler_wins_over_another(
+    answer_from: AnswerFrom, folder: Path, others: Path, first: list[str]
 ) -> None:
-    first = "offpath.handler"  # as in a process that is more than a worker
-    assert answer_from(folder, first, path=[others, folder]) == set(LABELS)
+    assert answer_from(folder, *first, path=[others, folder]) == set(LABELS)
 
 
 NEIGHBOURS = {

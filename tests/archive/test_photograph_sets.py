@@ -17,13 +17,11 @@ def keys(images: np.ndarray) -> set[bytes]:
     return {image.tobytes() for image in images}
 
 
-def test_shipped_photographs_make_two_sets_without_an_image_in_common() -> None:
+def test_the_few_bundled_photographs_check_answers_and_calibrate_nothing() -> None:
     sets = load_photographs(None, CONFIG)
-    assert sets.calibration.shape[1:] == sets.held_out.shape[1:] == (64, 64, 3)
-    assert sets.calibration.dtype == np.uint8
-    assert len(sets.held_out) >= 32 and len(sets.calibration) >= 32
-    assert not keys(sets.calibration) & keys(sets.held_out)
-    assert len(keys(sets.held_out)) == len(sets.held_out)
+    assert sets.held_out.shape == (32, 64, 64, 3) and len(keys(sets.held_out)) == 32
+    with pytest.raises(ExpectedError, match="int8 needs photographs .*--calibrate FOLDER"):
+        load_photographs(None, CONFIG, to_calibrate=True)
 
 
 def test_folder_is_halved_and_what_is_no_image_left_out(tmp_path: Path) -> None:

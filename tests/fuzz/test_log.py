@@ -68,8 +68,8 @@ def test_a_record_is_one_line_that_survives_a_repair(
 
 @given(st.text(max_size=60))
 @example("20261121T03-000017.jsonl.gz.spool")
-@example("99999999T99-9999999999999999999999.jsonl.spool")
-@example("２０２６１１２１T03-000017.jsonl.spool")
+@example("99999999T99-9999999999999999999999.jsonl.gz.spool")
+@example("２０２６１１２１T03-000017.jsonl.gz.spool")
 @example("20261121T03-000017.jsonl.gz.spool\n")
 def test_file_name_is_parsed_only_if_its_segment_has_that_name(name: str) -> None:
     parsed = parse_segment_name("node-1-1x0", name)

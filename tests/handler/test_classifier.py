@@ -139,17 +139,6 @@ def test_a_client_that_asks_to_describe_a_prediction_gets_its_answer(
     assert len(json.loads(bodies[1])) == 5
 
 
-def test_one_explanation_of_a_batch_is_made_and_others_get_429(
-    classifier: OffpathClassifier, context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    classifier.__dict__.pop("_explainer", None)
-    explain = {"explain": "True"}
-    rows = [{"body": JPEG}] * 4
-    bodies = classifier.handle(rows, set_requests(context, explain, explain, explain, {}))
-    assert [status(context, idx) for idx in range(4)] == [200, 429, 429, 200]
-    assert json.loads(bodies[1])["type"] == "TooManyExplanations"
-
-
 @pytest.fixture
 def failing(
     classifier: OffpathClassifier, monkeypatch: pytest.MonkeyPatch

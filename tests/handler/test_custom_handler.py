@@ -76,8 +76,3 @@ def test_error_of_a_custom_handler_keeps_its_status_and_type() -> None:
     }
     error = batch.items[0].error
     assert error is not None and error.__traceback__ is None  # holds no payload
-
-
-def test_custom_handler_is_not_called_for_a_failed_item() -> None:
-    batch = Batch([Item(error=Unsure("too late"))], StageTimer())
-    assert CustomReplies(Defects()).encode(batch, make_requests({}))[0].status == 422

@@ -16,7 +16,6 @@ from offpath.handler.image.decode import DecodedImage, DecodeOptions
 from offpath.handler.image.formats import Payload
 from offpath.handler.pipeline import Item, Pipeline
 from offpath.handler.response import Reply
-from offpath.handler.stages import Stage
 from tests.handler.conftest import MakePipeline
 from tests.support.clock import Clock
 from tests.support.eventually import MOST_S
@@ -61,13 +60,6 @@ def test_failed_batch_leaves_no_thread_that_still_decodes(
     with pytest.raises(RuntimeError, match="a bug"):
         make_pipeline(2).preprocess([{"body": JPEG}] * 2)
     assert ended.is_set()
-
-
-def test_batch_of_bad_items_alone_runs_no_inference(make_pipeline: MakePipeline) -> None:
-    batch = make_pipeline().preprocess([{}, {"body": b"junk"}])
-    replies = make_pipeline().postprocess(make_pipeline().inference(batch))
-    assert [reply.status for reply in replies] == [400, 415]
-    assert batch.timer.seconds[Stage.INFERENCE] == 0.0
 
 
 @pytest.mark.parametrize(

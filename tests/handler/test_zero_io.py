@@ -10,13 +10,10 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.conftest import build
 from tests.support.images import jpeg
-from tests.support.otlp_collector import run_collector
 
 # Runs in a separate process, because an audit hook cannot be removed.
 PROGRAM = """
@@ -58,40 +55,29 @@ handler.close()
 """
 
 
-@pytest.mark.parametrize(
-    "is_traced", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["log", "log-and-spans"]
-)
 def test_200_requests_write_only_to_an_open_segment(
     model_store: Path,
     files: dict[str, bytes],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    is_traced: bool,
 ) -> None:
     monkeypatch.setenv("OFFPATH_PREDICTION_LOG", (tmp_path / "log").as_uri())
     monkeypatch.setenv("OFFPATH_SPOOL_DIR", str(tmp_path / "spool"))
-    with run_collector() as collector:
-        archive = model_store / "near-free.mar"
-        if is_traced:
-            traced: dict[str, Any] = {"trace_endpoint": collector.url, "trace_share": 1.0}
-            archive = build(tmp_path, "near-free", "near-free", **traced)
-        with zipfile.ZipFile(archive) as file:
-            file.extractall(tmp_path / "archive")
-        bodies = [files[name] for name in ("jpeg", "png", "webp", "gif", "tiff", "bmp")]
-        bodies += [jpeg(size=(2048, 1365)), b"not an image"]
-        (tmp_path / "bodies").mkdir()
-        for number, body in enumerate(bodies):
-            (tmp_path / "bodies" / f"{number}").write_bytes(body)
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, tmp_path / "archive", tmp_path / "bodies"],
-            capture_output=True,
-            text=True,
-            cwd=Path(__file__).parents[2],
-        )
-        assert done.returncode == 0, done.stderr
-        found, with_planted = json.loads(done.stdout.strip().splitlines()[-1])
-        assert found == []
-        # The watch sees a file that is opened.
-        assert len(with_planted) == 1 and "/dev/null" in with_planted[0]
-        spans = [span for span in collector.spans if span.name == "classify near-free"]
-        assert bool(spans) == is_traced
+    with zipfile.ZipFile(model_store / "near-free.mar") as file:
+        file.extractall(tmp_path / "archive")
+    bodies = [files[name] for name in ("jpeg", "png", "webp", "gif", "tiff", "bmp")]
+    bodies += [jpeg(size=(2048, 1365)), b"not an image"]
+    (tmp_path / "bodies").mkdir()
+    for number, body in enumerate(bodies):
+        (tmp_path / "bodies" / f"{number}").write_bytes(body)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, tmp_path / "archive", tmp_path / "bodies"],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr
+    found, with_planted = json.loads(done.stdout.strip().splitlines()[-1])
+    assert found == []
+    # The watch sees a file that is opened.
+    assert len(with_planted) == 1 and "/dev/null" in with_planted[0]

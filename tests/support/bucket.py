@@ -29,7 +29,7 @@ class Bucket:
         rows = []
         for key in self.keys():
             body = self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
-            rows.extend(json.loads(line) for line in unpack_lines(body, "gzip"))
+            rows.extend(json.loads(line) for line in unpack_lines(body))
         return rows
 
     def event_counts(self) -> Counter[str]:
@@ -49,5 +49,5 @@ def read_out(folder: Path) -> Counter[str]:
         json.loads(line)["event_id"]
         for path in folder.glob("dt=*/hour=*/*.jsonl.gz")
         if path.is_file()
-        for line in unpack_lines(path.read_bytes(), "gzip")
+        for line in unpack_lines(path.read_bytes())
     )

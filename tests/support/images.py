@@ -70,7 +70,6 @@ def encode_variants(rgb: Image.Image) -> dict[str, bytes]:
         "bmp-palette": encode(palette, "BMP"),
         "tiff": encode(rgb, "TIFF"),
         "tiff-lzw": encode(rgb, "TIFF", compression="tiff_lzw"),
-        "tiff-jpeg": encode(rgb, "TIFF", compression="jpeg"),
         "tiff-cmyk": encode(rgb.convert("CMYK"), "TIFF"),
         "tiff-16bit": encode(grey_16_bit, "TIFF"),
         "tiff-16bit-big-endian": encode(big_endian, "TIFF"),

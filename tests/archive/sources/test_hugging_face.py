@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,27 +117,22 @@ def test_answers_are_those_of_the_pipeline(kind: str, tmp_path: Path) -> None:
     assert_as_pipeline(write_model(kind, tmp_path / kind))
 
 
-Spoil = Callable[[dict[str, Any]], object]
-BY_NAME: dict[str, tuple[str, Spoil, str]] = {
-    "code": (
-        "config.json",
-        lambda it: it.update(auto_map={"AutoModel": "evil.Model"}),
-        "config.json has 'auto_map'",
-    ),
+CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
+# What is changed in which file, and what is said.
+BY_NAME: dict[str, tuple[str, dict[str, Any], str]] = {
+    "code": (CONFIG, {"auto_map": {"AutoModel": "a.B"}}, "config.json has 'auto_map'"),
     "code of the processor": (
-        "preprocessor_config.json",
-        lambda it: it.update(auto_map={"AutoImageProcessor": "evil.Processor"}),
+        *(PROCESSOR, {"auto_map": {"AutoImageProcessor": "evil.Processor"}}),
         "preprocessor_config.json has 'auto_map'",
     ),
     "kernel": (
-        "config.json",
-        lambda it: it.update(attn_implementation="someone/kernel"),
+        CONFIG,
+        {"attn_implementation": "a/b"},
         "'attn_implementation', which asks for code",
     ),
     **{
         f"timm: {json.dumps(update)}": (
-            "config.json",
-            lambda it, update=update: it.update(model_type="timm_wrapper", **update),
+            *(CONFIG, {"model_type": "timm_wrapper", **update}),
             f"'{next(iter(update))}', which asks for code",
         )
         for update in (
@@ -151,31 +145,22 @@ BY_NAME: dict[str, tuple[str, Spoil, str]] = {
             {"architecture": "hf-hub:someone/evil"},
         )
     },
-    "step": (
-        "preprocessor_config.json",
-        lambda it: it.update(do_pad=True),
-        "do_pad is True, in its ViTImageProcessor; accepted: do_center_crop",
-    ),
-    "no crop": (
-        "preprocessor_config.json",
-        lambda it: it.update(size={"shortest_edge": 96}),
-        "size is .*96}, in its ViTImageProcessor; accepted: shortest_edge with",
-    ),
+    "step": (PROCESSOR, {"do_pad": True}, "do_pad is True, .*; accepted: do_center_crop"),
+    "no crop": (PROCESSOR, {"size": {"shortest_edge": 96}}, "size is .*; accepted: shortest_edge"),
     "other weights": (
-        "config.json",
-        lambda it: it.update(num_hidden_layers=3),
-        "its weights lack vit.*; expected the folder of a trained image classifier",
+        CONFIG,
+        {"num_hidden_layers": 3},
+        "its weights lack vit.*; expected the fold",
     ),
 }
 
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_what_cannot_be_served_is_refused_by_name(vit: Path, tmp_path: Path, name: str) -> None:
-    file, spoil, message = BY_NAME[name]
+    file, changes, message = BY_NAME[name]
     folder = Path(shutil.copytree(vit, tmp_path / "my-vit"))
     settings = json.loads((folder / file).read_text())
-    spoil(settings)
-    (folder / file).write_text(json.dumps(settings))
+    (folder / file).write_text(json.dumps({**settings, **changes}))
     (folder / "evil.py").write_text("raise SystemExit('it ran')")
     with pytest.raises(WrongOption, match=message) as caught:
         load(folder)

@@ -16,8 +16,7 @@ from torchvision import models
 
 from offpath.archive.build import save_weights
 from offpath.archive.sources.model_source import ModelSource
-from offpath.archive.sources.named_models import describe_model
-from offpath.handler.model.weights import RandomFillsSkipped, make_with_weights
+from offpath.handler.model.weights import make_with_weights
 from tests.archive.conftest import load, run_definition
 
 # The smallest model of each family with what its builder passes for published weights only.
@@ -121,53 +120,12 @@ def test_published_weights_answer_as_torchvisions_own_model(
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name in (*SLOW, "vit_h_14") else pytest.mark.slow)
-        for name in models.list_models(module=models)
-    ],
-)
-def test_definition_of_every_model_of_torchvision_is_what_published_weights_make(name: str) -> None:
-    described = describe_model(f"torchvision:{name}")
-    published = models.get_model_weights(name).DEFAULT
-    # The regnets compute their sizes by tensors, which must have values.
-    device = torch.device("cpu" if name.startswith("regnet") else "meta")
-    with RandomFillsSkipped(), device, pytest.MonkeyPatch.context() as patch:
-        ours = described.define({}).make()
-        # What the builder makes for published weights shows without them.
-        patch.setattr(torch.nn.Module, "load_state_dict", lambda *_, **__: None)
-        patch.setattr(type(published), "get_state_dict", lambda *_, **__: {})
-        theirs = models.get_model(name, weights=published)
-    assert describe_layers(ours) == describe_layers(theirs)
-
-
-def describe_layers(model: torch.nn.Module) -> dict[str, object]:
-    """Returns the plain attributes of all layers that answer."""
-    return {
-        f"{name}.{key}": value
-        for name, layer in model.named_modules()
-        if not name.lower().startswith("aux")
-        for key, value in vars(layer).items()
-        if key != "aux_logits" and isinstance(value, (bool, int, float, str, tuple))
-    }
-
-
-@pytest.mark.filterwarnings("ignore")
 def test_weights_that_may_be_trained_from_scratch_are_warned_of(tmp_path: Path) -> None:
     model = models.get_model("googlenet", num_classes=6, aux_logits=False, init_weights=False)
     torch.save(model.state_dict(), tmp_path / "own.pt")
     source, said = load("torchvision:googlenet", str(tmp_path / "own.pt"))
     assert "num_classes=6" in source.definition and source.labels is None
     assert any("warning" in line and "'transform_input': True" in line for line in said)
-
-
-def test_timm_makes_the_model_as_with_published_weights() -> None:
-    timm = pytest.importorskip("timm")
-    described = describe_model("timm:fbnetc_100")
-    published = {"state_dict": dict(timm.create_model("fbnetc_100").state_dict())}
-    theirs = timm.create_model("fbnetc_100", pretrained=True, pretrained_cfg_overlay=published)
-    assert describe_layers(described.define({}).make()) == describe_layers(theirs)
 
 
 def test_timm_leaves_out_what_its_published_files_have_beside(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ import pytest
 import torch
 import yaml
 
-from offpath.archive import build
 from offpath.archive.mar_file import copy_mar, read_mar
 from offpath.archive.sources.stock_archive import unpack
 from offpath.cli import run
 from offpath.errors import ExpectedError
 from offpath.serving.check import trial
+from tests.archive.conftest import try_handlers_alone
 from tests.support.stock_archive import make_stock
 
 LABELS = {"0": ["n01", "crane"], "1": ["n02", "crane"], "2": ["n03", "heron"]}
@@ -39,8 +39,7 @@ def convert(old: Path, *options: str) -> tuple[Path, str]:
     command = ["archive", "--from", str(old), "--output", str(store), "--engine", "eager"]
     said = io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
-        # A process that imports torch once more; test_build.py and the commands' tests run it.
-        patch.setattr(build, "check_loads_alone", lambda *_: None)
+        try_handlers_alone(patch)
         with contextlib.redirect_stderr(said), pytest.raises(SystemExit) as ended:
             run([*command, *options])
     assert not ended.value.code, said.getvalue()
@@ -120,8 +119,7 @@ def test_an_archive_of_an_earlier_offpath_is_built_again(
     if kind == "python":
         given += ["--handler", str(tmp_path / "my_handler.py")]
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
-        patch.setattr(build, "check_loads_alone", lambda *_: None)
-        patch.setattr(trial, "try_handler", lambda path: "")
+        patch.setattr(trial, "try_archive", lambda path: "")
         run(["archive", *model, *given])
     assert not ended.value.code
     built = read_mar(tmp_path / "built" / "stock.mar")

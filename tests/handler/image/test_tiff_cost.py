@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import struct
 import time
 import zlib
 from collections.abc import Callable
@@ -11,12 +10,7 @@ from PIL import Image
 
 from offpath.handler.errors import ItemError
 from offpath.handler.image.decode import DecodeOptions, decode_image
-from tests.support.costly import (
-    lossless_jpeg,
-    make_tiff,
-    progressive_jpeg,
-    tiff_of_tags,
-)
+from tests.support.costly import make_tiff, tiff_of_tags
 from tests.support.guarantees import guarantee
 from tests.support.photographs import encode
 
@@ -38,8 +32,8 @@ def with_directory(tag: int, kind: int, values: bytes) -> bytes:
 @guarantee(
     "Costly images",
     "handler/image/tiff_cost.py",
-    "if not is_forgiven and (tag in self._tags or kind not in sizes):",
-    "if not is_forgiven and kind not in sizes:",
+    "if not is_forgiven and (tag in self._tags or kind not in SIZES):",
+    "if not is_forgiven and kind not in SIZES:",
 )
 @pytest.mark.parametrize(
     ("make", "message"),
@@ -71,21 +65,6 @@ def with_directory(tag: int, kind: int, values: bytes) -> bytes:
             id="width-of-tiles-in-a-type-that-pillow-skips",
         ),
         pytest.param(
-            lambda: make_tiff(
-                progressive_jpeg(64, 88) + bytes(20_000),
-                compression=7,
-                strips=10,
-                length=2000,
-            ),
-            "share their bytes",
-            id="strips-share-a-jpeg-in-a-file-that-is-long-enough",
-        ),
-        pytest.param(
-            lambda: make_tiff(lossless_jpeg(4000, 0xC9), compression=7),
-            "arithmetic",
-            id="arithmetic-coding",
-        ),
-        pytest.param(
             lambda: make_tiff(bytes(10_000), last=[(9000 + n, 3, [1]) for n in range(4000)]),
             "1000 tags",
             id="thousands-of-tags",
@@ -103,11 +82,6 @@ def with_directory(tag: int, kind: int, values: bytes) -> bytes:
             "100000 values",
             id="fractions-in-a-tag",
         ),
-        pytest.param(
-            lambda: b"MM\0+" + struct.pack(">HHQ", 8, 0, 16) + bytes(600_000),
-            "big-endian",
-            id="big-endian-bigtiff",
-        ),
     ],
 )
 def test_what_decoders_read_differently_or_take_long_over_is_refused(
@@ -121,19 +95,11 @@ def test_what_decoders_read_differently_or_take_long_over_is_refused(
 
 
 @guarantee("Costly images")
-@pytest.mark.parametrize("big_tiff", [False, True])
-@pytest.mark.parametrize("compression", [None, "tiff_lzw", "jpeg", "packbits", "zstd"])
-def test_what_encoders_write_is_decoded(compression: str | None, big_tiff: bool) -> None:
+@pytest.mark.parametrize("compression", [None, "tiff_lzw", "tiff_deflate", "packbits", "zstd"])
+def test_what_encoders_write_is_decoded(compression: str | None) -> None:
     exif = NOISE.getexif()
     exif.get_ifd(0x8769)[0x829A] = 0.01
     exif.get_ifd(0x8825)[2] = (1.0, 2.0, 3.0)
-    body = encode(
-        NOISE,
-        "TIFF",
-        compression=compression,
-        big_tiff=big_tiff,
-        exif=exif,
-        dpi=(72, 72),
-    )
+    body = encode(NOISE, "TIFF", compression=compression, exif=exif, dpi=(72, 72))
     assert decode_image(body, DecodeOptions()).pixels.shape == (300, 400, 3)
     assert decode_image(body, DecodeOptions(exif_orientation=True)).pixels.size

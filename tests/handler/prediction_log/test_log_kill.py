@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from offpath.handler.prediction_log.packing import unpack_lines
 from offpath.handler.prediction_log.prediction_log import PredictionLog
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.eventually import eventually
@@ -26,10 +27,10 @@ ROUNDS = int(os.environ.get("OFFPATH_TEST_KILL_ROUNDS", "4"))
 @guarantee(
     "A worker is killed",
     "handler/prediction_log/delivery.py",
-    ("                await self._sink.put(segment.name.key, body, " "segment.name.compression)"),
+    "                await self._sink.put(segment.name.key, body)",
     (
         "                for key in (segment.name.key, segment.name.key + '2'):\n"
-        "                    await self._sink.put(key, body, segment.name.compression)"
+        "                    await self._sink.put(key, body)"
     ),
 )
 def test_records_of_killed_workers_are_in_the_bucket_exactly_once(
@@ -65,7 +66,7 @@ def test_records_of_killed_workers_are_in_the_bucket_exactly_once(
 def test_appends_from_many_threads_tear_no_line(
     open_log: Callable[..., PredictionLog], tmp_path: Path
 ) -> None:
-    log = open_log(segment_max_bytes=2000, segment_max_age_s=0.1, compression="none")
+    log = open_log(segment_max_bytes=2000, segment_max_age_s=0.1)
     ids = [[f"{thread}-{number}" for number in range(300)] for thread in range(4)]
 
     def append_all(mine: list[str]) -> None:
@@ -80,7 +81,7 @@ def test_appends_from_many_threads_tear_no_line(
     log.close()
 
     lines = [
-        line for path in tmp_path.glob("out/dt=*/*/*") for line in path.read_text().splitlines()
+        line for path in tmp_path.glob("out/dt=*/*/*") for line in unpack_lines(path.read_bytes())
     ]
     assert len(lines) == 1200
-    assert all(line.startswith('{"event_id":') and line.endswith("}") for line in lines)
+    assert all(line.startswith(b'{"event_id":') and line.endswith(b"}") for line in lines)

@@ -33,7 +33,7 @@ MakeSettings = Callable[..., PredictionLogSettings]
 
 
 def name_segment(sequence: int) -> str:
-    return SegmentName(OWNER, "20261121T03", sequence, "gzip").file_name
+    return SegmentName(OWNER, "20261121T03", sequence).file_name
 
 
 def make_link(path: Path) -> None:
@@ -69,7 +69,6 @@ def sink_folder(tmp_path: Path, make_settings: MakeSettings) -> Path:
     write_sink_file(folder, settings)
     (folder / OWNER / name_segment(3)).write_bytes(b'{"event_id":"e1"}\n')
     (folder / "node-0-1x00000000").symlink_to(folder / OWNER)
-    os.mkfifo(folder / ".new-node-0-1x00000000")
     return folder
 
 
@@ -126,7 +125,7 @@ def test_refused_object_delays_no_other(
     open_log: OpenLog, sink_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A folder takes the place of the object, so that only this segment fails for ever."""
-    refused = SegmentName(OWNER, "20261121T03", 3, "gzip")
+    refused = SegmentName(OWNER, "20261121T03", 3)
     (tmp_path / "out" / refused.key / "x").mkdir(parents=True)
     log = open_log(retry_max_s=0.2)
     for number in range(5):

@@ -7,35 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from offpath.handler.prediction_log.prediction_log import PredictionLog
-from offpath.handler.prediction_log.recent_ids import FILE_NAME, SLOTS, RecentIds
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.bucket import read_out
 from tests.support.eventually import eventually
 
 OpenLog = Callable[..., PredictionLog]
-
-
-@pytest.mark.parametrize("event_id", ["e1", "\udc80", "é", "x" * 10_000])
-def test_any_id_is_known_to_every_process_of_the_sink(tmp_path: Path, event_id: str) -> None:
-    mine, theirs = RecentIds(tmp_path), RecentIds(tmp_path)
-
-    mine.add(event_id)
-
-    assert theirs.has(event_id)
-    assert not theirs.has("e2")
-
-
-def test_few_ids_are_forgotten_after_a_thousand_later_ones(tmp_path: Path) -> None:
-    recent = RecentIds(tmp_path)
-    ids = [f"e{number}" for number in range(1000)]
-    for event_id in ids:
-        recent.add(event_id)
-
-    assert sum(recent.has(event_id) for event_id in ids) > 985
-    assert (tmp_path / FILE_NAME).stat().st_size == SLOTS * 8
 
 
 def test_a_killed_workers_batch_that_is_run_again_is_recorded_once(

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from offpath.handler.prediction_log.log_settings import PredictionLogSettings, S3Options
+from offpath.handler.prediction_log.log_settings import S3Options
 from offpath.handler.prediction_log.prediction_log import PredictionLog
 from offpath.handler.prediction_log.sink_file import make_sink_folder_name
-from offpath.handler.prediction_log.sinks import S3Sink, open_sink
+from offpath.handler.prediction_log.sinks import S3Sink
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.answering_server import Answers, answering_server
 from tests.support.eventually import eventually
@@ -48,7 +48,7 @@ def put(endpoint_url: str, uri: str = "s3://bucket/p", times: int = 1) -> list[o
         outcomes: list[object] = []
         for _ in range(times):
             try:
-                outcomes.append(await sink.put("key", BODY, "gzip"))
+                outcomes.append(await sink.put("key", BODY))
             except Exception as error:
                 outcomes.append(error)
         await sink.close()
@@ -155,9 +155,3 @@ def test_a_login_page_costs_no_record(
 
 def test_sinks_with_similar_uris_have_different_folders() -> None:
     assert make_sink_folder_name("s3://a/b-c") != make_sink_folder_name("s3://a/b/c")
-
-
-def test_a_scheme_without_a_sink_never_becomes_a_folder(tmp_path: Path) -> None:
-    settings = PredictionLogSettings(uri="gs://bucket/p", spool_dir=tmp_path)
-    with pytest.raises(ValueError, match="no sink for gs://bucket/p"):
-        open_sink(settings)

@@ -10,10 +10,9 @@ import pytest
 import torch
 import yaml
 
-from offpath.archive import build
 from offpath.archive.mar_file import read_archives
 from offpath.archive.model_config import load_preset
-from tests.archive.conftest import THREE_CLASSES
+from tests.archive.conftest import THREE_CLASSES, try_handlers_alone
 from tests.offpath.conftest import Done, Run, read_json_keys
 from tests.support.guarantees import guarantee
 
@@ -28,7 +27,7 @@ def store(tmp_path: Path) -> Path:
 @pytest.fixture
 def archive(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
     """`archive(...)` runs `offpath archive` for net.py."""
-    monkeypatch.setattr(build, "check_loads_alone", lambda *_: None)  # seconds of torch's import
+    try_handlers_alone(monkeypatch)
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(THREE_CLASSES)
     torch.save({"head.weight": torch.eye(3), "head.bias": torch.zeros(3)}, "net.pt")
