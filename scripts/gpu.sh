@@ -47,6 +47,8 @@ with_mps() {
 both=(--workload photos-55k --workload photos-1200k)
 gpu_decoding=(--variant 'offpath, GPU decoding=offpath:handler.decode=nvjpeg')
 
+# Not one of offpath's dependencies. With it, `decode: nvjpeg` uses its decoder here and below.
+[ -n "$dry$try" ] || [ "${only:-1}" != 1 ] || python -m pip install --no-deps 'torchcodec>=0.17,<0.18'
 take 1 9 tests.xml pytest -n0 -q -m gpu tests --junitxml FILE
 
 [ -n "$dry$try" ] || [ "${only:-2}" != 2 ] || offpath bench setup triton || failed=1

@@ -11,6 +11,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 
 import numpy as np
 import simplejpeg
@@ -27,6 +28,7 @@ from offpath.handler.image.decode_cost import check_jpeg_cost, check_pixels
 from offpath.handler.image.formats import Payload
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.image.torch_transform import transform_on_device
+from offpath.handler.process.lazy_imports import is_installed
 from offpath.handler.process.sick_worker import is_out_of_memory, is_sticky
 
 logger = logging.getLogger(__name__)
@@ -44,22 +46,35 @@ PIXELS_TOGETHER = 32_000_000
 
 
 def find_nvjpeg(device: torch.device) -> DecodeTogether | None:
-    """Returns torchvision's decoder if it works here; None, with a warning, if not."""
+    """Returns the first decoder of nvJPEG that works here; None, with a warning, without one."""
     if device.type != "cuda":
         logger.warning("decode: nvjpeg needs a CUDA device; the CPU decodes instead")
         return None
-    try:
-        from torchvision.io import ImageReadMode, decode_jpeg
+    tiny = simplejpeg.encode_jpeg(np.zeros((16, 16, 3), np.uint8))
+    for package in filter(is_installed, DECODERS):
+        try:
+            decode = DECODERS[package](device)
+            decode([_as_tensor(tiny)])
+            return decode
+        except Exception as error:  # a build for another torch or without nvJPEG, or the driver
+            logger.warning("decode: nvjpeg does not work with %s: %s", package, error)
+    logger.warning("decode: nvjpeg does not work; the CPU decodes instead")
+    return None
 
-        def decode(files: list[torch.Tensor]) -> list[torch.Tensor]:
-            images: list[torch.Tensor] = decode_jpeg(files, ImageReadMode.RGB, device=device)
-            return images
 
-        decode([_as_tensor(simplejpeg.encode_jpeg(np.zeros((16, 16, 3), np.uint8)))])
-        return decode
-    except Exception as error:  # a build for another torch or without nvJPEG, or the driver
-        logger.warning("decode: nvjpeg does not work (%s); the CPU decodes instead", error)
-        return None
+def load_torchcodec(device: torch.device) -> DecodeTogether:
+    decode_jpeg = import_module("torchcodec.decoders").decode_jpeg
+    return lambda files: decode_jpeg([*map(_without_exif, files)], device=device)
+
+
+def load_torchvision(device: torch.device) -> DecodeTogether:
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    return lambda files: decode_jpeg(files, ImageReadMode.RGB, device=device)
+
+
+# By the package. torchvision has deprecated its own.
+DECODERS = {"torchcodec": load_torchcodec, "torchvision": load_torchvision}
 
 
 class DeviceDecoder:
@@ -159,3 +174,8 @@ def _as_tensor(payload: Payload) -> torch.Tensor:
     """Returns the bytes as a uint8 tensor, without a copy."""
     # torch warns about bytes that are not writable; silence_decoders turns that off.
     return torch.frombuffer(payload, dtype=torch.uint8)
+
+
+def _without_exif(file: torch.Tensor) -> torch.Tensor:
+    """Hides the orientation, by which torchcodec turns every image; the settings decide that."""
+    return _as_tensor(file.numpy().tobytes().replace(b"Exif\0\0", b"Exif\0\1"))

@@ -28,10 +28,10 @@ IDLE_S = 1.0
 EXIT_STATUS = 1
 # As torch, ONNX Runtime and torchvision's decoder say it; TorchScript puts lines before it.
 STICKY = re.compile(r"CUDA (?:error|failure)|Failed to synchronize CUDA stream")
-# In torchvision's decoder, 5 is NVJPEG_STATUS_ALLOCATOR_FAILURE.
+# In torchvision's decoder and in torchcodec's, 5 is NVJPEG_STATUS_ALLOCATOR_FAILURE.
 OUT_OF_MEMORY = re.compile(
     r"out of memory|(?:CUBLAS|CUDNN)_STATUS_(?:\w+_)?ALLOC(?:ATION)?_FAILED"
-    r"|(?:failed to|can't) allocate memory|decoding JPEG images.*: 5$",
+    r"|(?:failed to|can't) allocate memory|(?:decoding JPEG images|DecodeJpegCuda).*: 5$",
     re.IGNORECASE | re.MULTILINE,
 )
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from offpath.handler.image.nvjpeg import DecodeTogether, DeviceDecoder, find_nvj
 from offpath.handler.image.torch_transform import transform_on_device
 from offpath.handler.pipeline import Pipeline
 from tests.handler.conftest import make_runner
+from tests.support import torchcodec_decoders as decoders
 from tests.support.photographs import PHOTOGRAPHS, encode, find_photograph
 
 COFFEE = find_photograph("coffee").rgb
@@ -68,6 +71,44 @@ def with_unknown_codes(payload: bytes) -> bytes:
     """Makes the scan name Huffman tables that the file does not have."""
     at = payload.find(b"\xff\xda") + 6
     return payload[:at] + b"\x33" + payload[at + 1 :]
+
+
+@pytest.fixture
+def torchcodec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Returns the folder of an installed stand-in of torchcodec."""
+    folder = tmp_path / "torchcodec"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "decoders.py").write_text("from tests.support.torchcodec_decoders import decode_jpeg")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("torchcodec", "torchcodec.decoders"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return folder
+
+
+@pytest.fixture
+def from_torchcodec(torchcodec: Path, monkeypatch: pytest.MonkeyPatch) -> DecodeTogether:
+    decode = find_nvjpeg(torch.device("cuda"))
+    assert decode is not None
+    monkeypatch.setattr(decoders, "calls", [])
+    return decode
+
+
+def test_torchcodec_is_chosen_where_it_is_installed_and_does_not_turn_images(
+    from_torchcodec: DecodeTogether,
+) -> None:
+    stored, as_stored = decode_on_device([turned(6), JPEG], DecodeOptions(), from_torchcodec)
+    assert decoders.calls == [2]
+    assert stored is not None and as_stored is not None and torch.equal(stored, as_stored)
+
+
+def test_a_torchcodec_that_does_not_load_leaves_the_work_to_others(
+    torchcodec: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (torchcodec / "decoders.py").write_text("raise OSError('libnvjpeg.so.13: cannot open')")
+    find_nvjpeg(torch.device("cuda"))
+    assert "does not work with torchcodec: libnvjpeg.so.13: cannot open" in caplog.text
+    assert torch.cuda.is_available() or "does not work with torchvision: " in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -134,9 +175,6 @@ def test_without_a_cuda_device_the_cpu_decodes_and_the_log_says_so(
         assert find_nvjpeg(torch.device("cpu")) is None
         assert make_pipeline(None).decode_mode == "scaled"
     assert caplog.text.count("nvjpeg needs a CUDA device") == 2
-    if not torch.cuda.is_available():
-        assert find_nvjpeg(torch.device("cuda")) is None
-        assert "nvjpeg does not work (" in caplog.text
     assert make_pipeline(CpuDecoder()).decode_mode == "nvjpeg"
 
 
@@ -151,13 +189,18 @@ def read(pipeline: Pipeline, payloads: list[bytes]) -> list[dict[str, Any]]:
     return [json.loads(reply.body) for reply in pipeline.classify(rows)]
 
 
-def test_mixed_batch_keeps_its_order_and_errors() -> None:
+@pytest.mark.parametrize("package", ["torchvision", "torchcodec"])
+def test_mixed_batch_keeps_its_order_and_errors(
+    package: str, request: pytest.FixtureRequest
+) -> None:
     payloads = [JPEG, b"junk", encode(COFFEE, "PNG"), JPEG[:-100], with_unknown_codes(JPEG)]
     payloads += [encode(find_photograph("chelsea").rgb, "JPEG"), b""]
-    decode = CpuDecoder()
+    decode = alone = CpuDecoder()
+    if package == "torchcodec":
+        decode, alone = request.getfixturevalue("from_torchcodec"), decoders
     mixed = read(make_pipeline(decode), payloads)
     # One file fails the call, and is left to the CPU after one call per file.
-    assert decode.calls == [3, 1, 1, 1]
+    assert alone.calls == [3, 1, 1, 1]
     on_cpu = read(make_pipeline(None, decode="exact"), payloads)
     for answer, expected in zip(mixed, on_cpu):
         if "code" in expected:
@@ -173,7 +216,10 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA de
 
 @pytest.mark.gpu
 @needs_gpu
-def test_answers_of_nvjpeg_are_near_the_cpus() -> None:
+@pytest.mark.parametrize("package", nvjpeg.DECODERS)
+def test_answers_of_nvjpeg_are_near_the_cpus(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(package)
+    monkeypatch.setattr(nvjpeg, "DECODERS", {package: nvjpeg.DECODERS[package]})
     config = HandlerConfig.from_mapping({"decode": "nvjpeg"}, environ={})
     pipeline = Pipeline(config, make_runner(config, device="cuda"), {}, 1)
     payloads = [encode(photograph.rgb, "JPEG", quality=95) for photograph in PHOTOGRAPHS]

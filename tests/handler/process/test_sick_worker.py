@@ -48,6 +48,12 @@ MEMORY = [
         id="nvjpeg",
     ),
     pytest.param(
+        RuntimeError(
+            "decode_batched_hardware, /src/_core/DecodeJpegCuda.cpp:350, Failed to decode batch: 5"
+        ),
+        id="torchcodec",
+    ),
+    pytest.param(
         RuntimeError("[enforce fail at alloc_cpu.cpp] Failed to allocate memory"),
         id="onnx-runtime",
     ),
