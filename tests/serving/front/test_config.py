@@ -186,6 +186,7 @@ def closed_door(closed_folder: Path) -> Iterator[str]:
         pytest.param("POST", "/v1/models/m", 405, 401, id="post"),
         pytest.param("POST", "/v1/models/other:predict", 404, 401, id="other-model"),
         pytest.param("POST", "/v2/models/m/versions/2.0/infer", 404, 401, id="other-version"),
+        pytest.param("POST", "/explanations/m", 403, 403, id="explanations"),
         pytest.param("POST", "/v1/models/m:explain", 403, 403, id="v1-explain"),
         pytest.param("POST", "/v1/models/m%0a:predict", 404, 404, id="line-break"),
         pytest.param("POST", "/v1/models/..%2fm:predict", 404, 404, id="folder"),

@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -24,19 +23,17 @@ from tests.support.door_rounds import (
     PATH,
     PAUSE_S,
     answer_some,
+    check_no_reload,
     kill,
     kill_nginx,
     kill_server,
     kill_worker,
-    processes,
     run_kill_round,
 )
 from tests.support.eventually import eventually
 from tests.support.front import (
     FrontProcess,
     check_hostile_user_ids,
-    front,
-    is_alive,
     logged,
     send_hostile_user_ids,
 )
@@ -199,63 +196,3 @@ def test_sigterm_answers_what_was_accepted_and_the_log_has_it_once(door: FrontPr
     check_hostile_user_ids(folder)
     for private in (door.log_dir, *(folder / "log").glob("dt=*/*/*")):
         assert private.stat().st_mode & 0o7 == 0, "every user can read it"
-
-
-def check_no_reload(door: FrontProcess) -> None:
-    """Checks that `offpath reload` finds that the door has ended."""
-    done = door.reload()
-    assert done.returncode == 1 and not done.stdout
-    assert "no `offpath serve --front` runs" in done.stderr
-
-
-@pytest.fixture(scope="module")
-def changing(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontProcess]:
-    """A door that begins with Granian."""
-    folder = tmp_path_factory.mktemp("changing")
-    with logged(front, model_store, folder, "near-free", "--server", "granian") as running:
-        yield running
-
-
-@guarantee("A reload")
-def test_reload_replaces_granian_by_torchserve_and_loses_no_request(changing: FrontProcess) -> None:
-    with changing.load(PATH, BODIES, clients=4, pause_s=PAUSE_S) as seen:
-        answer_some(seen)
-        done = changing.reload("--server", "torchserve")
-        assert done.returncode == 0, done.stderr
-        assert changing.is_healthy()
-        # TorchServe's workers are counted, and nothing is left of Granian's.
-        eventually(lambda: count_models(changing) == 1)
-        answer_some(seen)
-    assert set(seen.statuses) == {200} and not seen.failed, seen
-    assert changing.children("java")
-
-
-def count_models(door: FrontProcess) -> int:
-    """Counts the models whose workers /metrics counts."""
-    page = httpx.get(door.metrics_url, trust_env=False).text
-    return page.count("\noffpath_workers_ready{")
-
-
-@guarantee("Processes that outlive their server")
-@guarantee("`offpath serve` is killed")
-def test_sigkill_of_the_command_leaves_no_process_no_folder_and_nobody_to_reload(
-    changing: FrontProcess,
-) -> None:
-    with changing.load(PATH, BODIES) as seen:
-        answer_some(seen)
-        pids = processes(changing)
-        kill(changing.process.pid)
-        changing.process.wait()
-        eventually(lambda: not any(map(is_alive, pids)))
-    eventually(lambda: not changing.run.exists() and not changing.bodies.exists())
-    # The kernel may give the killed door's process id to a stranger.
-    stranger = subprocess.Popen(["sleep", "600"])
-    try:
-        for file in changing.log_dir.glob("*.json"):
-            text = file.read_text()
-            file.write_text(text.replace(str(changing.process.pid), str(stranger.pid)))
-        check_no_reload(changing)
-        assert stranger.poll() is None
-    finally:
-        stranger.kill()
-        stranger.wait()

@@ -143,11 +143,13 @@ def test_what_only_torchserve_can_do_keeps_torchserve(door: FrontProcess) -> Non
     assert done.returncode == 1 and "--grpc-port needs --server torchserve" in done.stderr
 
 
-def test_a_foreign_handler_has_torchserves_id_whatever_its_client_asks_for(
+@guarantee("Requests that share an id")
+def test_a_foreign_handler_has_the_replys_id_whatever_its_client_asks_for(
     http: httpx.Client,
 ) -> None:
-    own = post(http, **{"x-request-id": SENT}).headers["x-request-id"]
-    assert re.fullmatch(r"[0-9a-f-]{36}", own) and own != SENT
+    reply = http.post("/predictions/echo", content=b"id", headers={"x-request-id": SENT})
+    own = reply.headers["x-request-id"]
+    assert re.fullmatch(r"[0-9a-f-]{36}", own) and own != SENT and reply.text == own
 
 
 def test_replaced_tokens_and_certificates_are_taken_over(
