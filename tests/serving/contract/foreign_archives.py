@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import torch
-import torchvision
 
 from tests.support.echo_archive import write_archive
 from tests.support.stock_archive import make_stock
@@ -105,7 +102,7 @@ REPLIES = {
     "no list": "a text",
 }
 """
-# A class in a module whose name is our package's.
+# A subclass in a module whose name is our package's.
 OWN_CLASS = """
 from ts.torch_handler.base_handler import BaseHandler
 
@@ -132,94 +129,36 @@ class Net(torch.nn.Module):
         pooled = torch.nn.functional.adaptive_avg_pool2d(images, 4)
         return self.classifier(pooled.flatten(1))
 """
-# Fails as it is told.
+# A class of its own, which fails as it is told.
 SICK = """
 import os
 import signal
 import sys
 import time
 
-held = []
+class Sick:
+    def initialize(self, context):
+        self.held = []
 
-
-def handle(data, context):
-    said = context.get_request_header(0, "x-do") if data else None
-    if said == "raise":
-        raise ValueError("secret")
-    if said == "exit":
-        sys.exit(1)
-    if said == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if said == "hang":
-        time.sleep(3600)
-    if said == "leak":
-        held.append(bytearray(os.urandom(1)) * 20_000_000)
-        held.extend(open(os.devnull) for _ in range(20))
-    return ["done"] * len(data or ())
+    def handle(self, data, context):
+        said = context.get_request_header(0, "x-do")
+        if said == "raise":
+            raise ValueError("secret")
+        if said == "exit":
+            sys.exit(1)
+        if said == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if said == "hang":
+            time.sleep(3600)
+        if said == "leak":
+            self.held.append(bytearray(os.urandom(1)) * 20_000_000)
+            self.held.extend(open(os.devnull) for _ in range(20))
+        return ["done"] * len(data)
 """
 # What that handler does -> its requests, and how many of them fail.
 FAULTS = {"raise": (5, 5), "exit": (1, 1), "kill": (1, 1), "hang": (1, 1), "leak": (20, 0)}
-SUBCLASS = """
-from torchvision import transforms
-from ts.torch_handler.image_classifier import ImageClassifier
-
-
-class Digits(ImageClassifier):
-    image_processing = transforms.Compose(
-        [transforms.Resize(40), transforms.CenterCrop(32), transforms.ToTensor()]
-    )
-    topk = 2
-
-    def postprocess(self, data):
-        return [{"best": one.argmax().item(), "score": one.max().item()} for one in data]
-"""
-VISION = """
-from ts.torch_handler.vision_handler import VisionHandler
-
-
-class Scores(VisionHandler):
-    def preprocess(self, data):
-        from torchvision import transforms
-        self.image_processing = transforms.Compose(
-            [transforms.Resize((32, 32)), transforms.ToTensor()]
-        )
-        return super().preprocess(data)
-
-    def postprocess(self, data):
-        return data.tolist()
-"""
-NUMBERS = """
-import torch
-from ts.torch_handler.base_handler import BaseHandler
-
-
-class Numbers(BaseHandler):
-    def preprocess(self, data):
-        return torch.tensor([row["body"]["pixels"] for row in data]).expand(-1, 3, 8, 8)
-"""
-SUMS = """
-import hashlib
-
-
-class Sums:
-    def __init__(self):
-        self.seed = None
-
-    def initialize(self, context):
-        self.seed = context.manifest["model"]["modelName"]
-
-    def handle(self, data, context):
-        texts = [repr(sorted(row.items())) for row in data]
-        return [{"seed": self.seed, "sum": hashlib.md5(t.encode()).hexdigest()} for t in texts]
-"""
-ENTRY = """
-def count(data, context):
-    return [f"{len(row)} parts" for row in data] if data is not None else None
-"""
 ONE = {"minWorkers": 1, "maxWorkers": 1, "batchSize": 1}
 CONFIG = {**ONE, "batchSize": 4, "maxBatchDelay": 50, "mine": {"a": 1}}
-# Of `write_kinds`.
-KINDS = ("script", "subclass", "vision", "base", "class", "entry")
 
 
 def write_foreign(store: Path) -> None:
@@ -228,30 +167,16 @@ def write_foreign(store: Path) -> None:
     files = {"offpath.py": OWN_CLASS, "helper.py": "WORD = 'mine'"}
     unpack(write_archive(store, "mine", files, "offpath.py", CONFIG), store / "mine").unlink()
     limits = {**ONE, "responseTimeout": 5}
-    write_archive(store, "sick", {"handler.py": SICK}, "handler.py:handle", limits)
+    write_archive(store, "sick", {"handler.py": SICK}, "handler.py", limits)
     net, weights = (store.with_name(f"net{suffix}") for suffix in (".py", ".pth"))
     net.write_text(NET)
-    weights.write_bytes(save_weights(NET))
+    scope: dict[str, type[torch.nn.Module]] = {}
+    exec(NET, scope)
+    torch.manual_seed(0)
+    torch.save(scope["Net"]().state_dict(), weights)
     labels = {str(n): f"label {n}" for n in range(7)}
     made = make_stock(store.with_name("made"), net, weights, labels=labels, config=CONFIG)
     made.rename(store / "stock.mar")
-
-
-def write_kinds(store: Path) -> None:
-    """Writes an archive of each of KINDS."""
-    eager = {"modelFile": "net.py", "serializedFile": "net.pth"}
-    net = {"net.py": NET, "net.pth": save_weights(NET)}
-    mobilenet = torchvision.models.mobilenet_v3_small(num_classes=7).eval()
-    script = {"net.pt": save(torch.jit.script(mobilenet))}
-    for name, files, handler, config, entries in (
-        ("script", script, "image_classifier", None, {"serializedFile": "net.pt"}),
-        ("subclass", {**net, "digits.py": SUBCLASS}, "digits.py", ONE, eager),
-        ("vision", {**net, "handler.py": VISION}, "handler.py", CONFIG, eager),
-        ("base", {**net, "offpath.py": NUMBERS}, "offpath.py", ONE, eager),
-        ("class", {"sums.py": SUMS}, "sums.py", CONFIG, {}),
-        ("entry", {"entry.py": ENTRY}, "entry.py:count", CONFIG, {}),
-    ):
-        write_archive(store, name, files, handler, config, **entries)
 
 
 def unpack(path: Path, folder: Path) -> Path:
@@ -259,17 +184,3 @@ def unpack(path: Path, folder: Path) -> Path:
     with zipfile.ZipFile(path) as archive:
         archive.extractall(folder)
     return path
-
-
-def save(what: Any) -> bytes:
-    stream = io.BytesIO()
-    (torch.jit.save if isinstance(what, torch.jit.ScriptModule) else torch.save)(what, stream)
-    return stream.getvalue()
-
-
-def save_weights(source: str) -> bytes:
-    """Returns random weights, the same each time, of a class file's `Net`."""
-    scope: dict[str, Any] = {}
-    exec(source, scope)
-    torch.manual_seed(0)
-    return save(scope["Net"]().state_dict())

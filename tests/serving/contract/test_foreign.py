@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import operator
 import re
 from collections.abc import Iterator, Sequence
@@ -20,11 +19,10 @@ from offpath.serving.server.management import open_http
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import make_server
-from tests.serving.contract.foreign_archives import CONFIG, ECHO, FAULTS, KINDS, write_kinds
+from tests.serving.contract.foreign_archives import ECHO, FAULTS
 from tests.support.echo_archive import write_archive
 from tests.support.eventually import MOST_S, eventually
 from tests.support.front import FrontProcess
-from tests.support.granian import granian
 from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
 
@@ -139,43 +137,6 @@ def test_replies_are_those_of_torchserve(
     assert show(ours) == show(theirs)
     assert ours.headers.get("x-own") == theirs.headers.get("x-own")
     assert model == "echo" or theirs.status_code == 200 or request_ in ("text", "json", "fail")
-
-
-@pytest.fixture(scope="module")
-def kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """The URLs of TorchServe and of a door before Granian, with an archive of each of KINDS."""
-    store = tmp_path_factory.mktemp("kinds")
-    write_kinds(store)
-    config = store / "my.properties"
-    config.write_text("default_workers_per_model=1\n")
-    overrides = {"disable_token_authorization": "true", "default_workers_per_model": "1"}
-    names = [f"{name}.mar" for name in KINDS]
-    with (
-        start(store, names, "torchserve", stock=True, overrides=overrides) as theirs,
-        granian(store, store / "logs", "--config", str(config)) as ours,
-    ):
-        yield theirs.inference_url, ours.url
-
-
-def is_close(one: Any, other: Any) -> bool:
-    """Compares replies; batches and threads move the last digits of a score."""
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-4, abs_tol=1e-6)
-    if isinstance(one, dict) and isinstance(other, dict):
-        return [*one] == [*other] and all(is_close(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(is_close, one, other))
-    return bool(one == other)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_archive_of_each_kind_answers_as_on_torchserve(
-    kinds: tuple[str, str], kind: str
-) -> None:
-    replies = {name: [show(ask(url, name, kind)) for url in kinds] for name in REQUESTS}
-    assert not {name: both for name, both in replies.items() if not is_close(*both)}
-    assert 200 in [status for (status, *_), _ in replies.values()]
 
 
 def ask_together(paths: Sequence[str], **arguments: Any) -> list[tuple[str, Any]]:

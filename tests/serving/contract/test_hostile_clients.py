@@ -97,8 +97,10 @@ def test_a_server_on_loopback_answers_to_its_names_alone(
     if status == 403:
         assert statuses == [403] * 5 and "--allow-host" in replies[0].json()["message"]
     else:
-        assert (statuses[0], statuses[1], statuses[-1]) == (200, 200, 200)
-        assert 403 not in statuses
+        # Granian's own page of metrics, without a door, knows loopback's names alone.
+        is_unknown = server == "granian" and host.lower().startswith("models")
+        assert statuses == [200, 200, *statuses[2:4], 403 if is_unknown else 200]
+        assert 403 not in statuses[:4]
 
 
 @guarantee("Forged headers, names and keys")

@@ -34,10 +34,8 @@ from tests.support.eventually import eventually
 from tests.support.front import (
     FrontProcess,
     check_hostile_user_ids,
-    logged,
     send_hostile_user_ids,
 )
-from tests.support.granian import granian
 from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
 
@@ -129,19 +127,9 @@ def test_invocations_leads_to_the_only_model(door: FrontProcess, body: bytes) ->
     "if error.errno not in (errno.EMFILE, errno.ENFILE):",
     "if True:",
 )
-@pytest.mark.parametrize("product", ["torchserve", pytest.param("granian", marks=pytest.mark.slow)])
-def test_supervisors_and_workers_outlive_a_lack_of_descriptors(
-    request: pytest.FixtureRequest, product: str, model_store: Path, tmp_path: Path
-) -> None:
+def test_supervisors_and_workers_outlive_a_lack_of_descriptors(door: FrontProcess) -> None:
     """Neither the server nor `offpath serve` can open anything for a while."""
-    if product == "torchserve":
-        check_few_descriptors(request.getfixturevalue("door"))
-        return
-    with logged(granian, model_store, tmp_path, "near-free") as door:
-        check_few_descriptors(door)
 
-
-def check_few_descriptors(door: FrontProcess) -> None:
     def read_logs() -> str:
         return "".join(path.read_text() for path in door.log_dir.glob("*/*.log"))
 

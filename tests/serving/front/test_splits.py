@@ -421,14 +421,14 @@ def test_requests_of_kserve_are_split_and_each_of_their_images_is_recorded(
     def ask() -> list[httpx.Response]:
         return [httpx.post(url + path, json=body) for path in paths]
 
-    assert split.change("defects=2.0:100%").returncode == 0
-    v1, v2 = (reply.json() for reply in ask())
-    assert len(v1["predictions"][0]) == LABELS["2.0"] and v2["model_version"] == "2.0"
-    fixed = httpx.post(f"{url}/v2/models/defects/versions/1.0/infer", json=body).json()
-    assert fixed["model_version"] == "1.0"
     assert split.change("--shadow", "defects=2.0:100%").returncode == 0
     for reply in ask():
         own_id = reply.headers["x-request-id"]
         assert reply.json().get("id", own_id) == own_id
         ids = [f"{own_id}.{number}" for number in (0, 1)]
         eventually(lambda: split.records(*ids) == dict.fromkeys(ids, BOTH))
+    assert split.change("defects=2.0:100%").returncode == 0
+    v1, v2 = (reply.json() for reply in ask())
+    assert len(v1["predictions"][0]) == LABELS["2.0"] and v2["model_version"] == "2.0"
+    fixed = httpx.post(f"{url}/v2/models/defects/versions/1.0/infer", json=body).json()
+    assert fixed["model_version"] == "1.0"
