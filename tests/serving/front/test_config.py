@@ -133,6 +133,7 @@ def closed_door(closed_folder: Path) -> Iterator[str]:
     )
     path = write_config(place, settings, replace(BEHIND, routes=routes), [TOKEN])
     nginx = Nginx(WHEEL, path, place.log / "front.log", ())
+    nginx.check()
     nginx.start()
     try:
         eventually(lambda: connect(settings.port)).close()
