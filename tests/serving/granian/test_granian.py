@@ -38,6 +38,7 @@ from tests.support.front import (
 )
 from tests.support.granian import GranianProcess, granian
 from tests.support.guarantees import guarantee
+from tests.support.hostile_archives import HOSTILE
 from tests.support.images import jpeg
 from tests.support.obedient_model import (
     BATCH,
@@ -328,10 +329,11 @@ def changing(
     "return age_s > self.drain_s or (age_s > SETTLE_S and self._is_left())",
     "return True",
 )
+@guarantee("Hostile archives and YAML")
 def test_a_reload_loses_nothing_and_one_that_cannot_load_changes_nothing(
     changing: GranianProcess, tmp_path: Path, flag: Flag
 ) -> None:
-    """The second is asked for while the first is under way, and cannot succeed."""
+    """The second is asked for while the first is under way; it and the third cannot succeed."""
     door, store, path = changing, changing.log_dir.parent, "/predictions/tricky"
     dead = Flag(tmp_path / "flag")
     broken = build_obedient(tmp_path, dead)
@@ -352,6 +354,9 @@ def test_a_reload_loses_nothing_and_one_that_cannot_load_changes_nothing(
         eventually(lambda: workers.isdisjoint(door.python_workers()))
         assert failing.wait(MOST_S) == 1
         assert re.search(WHY, failing.stderr.read())
+        HOSTILE["member-above"](store / broken.name)
+        refused = door.reload()
+        assert refused.returncode == 1 and "tricky.mar" in refused.stderr
         eventually(lambda: len(door.supervisors()) == 1)
         assert len(door.python_workers()) == 1 + WORKERS
     assert set(seen.statuses) == {200} and not seen.failed, seen
