@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,9 +37,13 @@ TOGETHER = {
         "../offpath/commands/test_logs_s3.py",
     ),
     "echo": ("fork/test_fork_server.py", "torchserve/test_server.py"),
-    "front": tuple(f"front/test_door_{name}.py" for name in ("hostile", "inputs", "lifecycle")),
+    "granian": (
+        *("contract/test_foreign.py", "contract/test_kserve.py"),
+        *("granian/test_connections.py", "granian/test_granian.py"),
+    ),
     "server": (
-        "service/test_contract.py",
+        *(f"contract/test_{name}.py" for name in ("doors", "hostile_clients", "replies")),
+        "front/test_door_lifecycle.py",
         *("check/test_running.py", "offline/test_offline.py", "server/test_in_force.py"),
         *("test_client.py", "test_grpc.py", "test_inputs.py"),
         *("test_lifecycle.py", "test_path.py"),
@@ -76,8 +81,13 @@ def is_reliability(config: pytest.Config) -> bool:
 
 
 def find_group(nodeid: str) -> str | None:
-    """Returns the group that a test belongs to, or None."""
-    return GROUPS.get(nodeid.partition("::")[0])
+    """Returns the group that a test belongs to, or None.
+
+    The cases of Granian in a file that asks all servers run where Granian's other tests do.
+    """
+    file, _, case = nodeid.partition("::")
+    is_of_granian = "/contract/" in file and re.search(r"\[(.*-)?granian", case)
+    return "granian" if is_of_granian else GROUPS.get(file)
 
 
 @pytest.hookimpl(trylast=True)

@@ -6,11 +6,12 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+import psutil
+
 from offpath.errors import ExpectedError
 from offpath.serving.process.tmp_folders import make_locked_folder, remove_dead_folders
 
 SHM = Path("/dev/shm")
-MOUNTS = Path("/proc/self/mountinfo")
 PREFIX = "offpath-bodies-"
 # Room for two batches of the largest bodies.
 LEAST_BODIES = 16
@@ -55,18 +56,9 @@ def free_bytes(folder: Path) -> int:
 
 def is_tmpfs(folder: Path) -> bool:
     """Tells whether a folder lies on a tmpfs, by the kernel's list of mounts."""
-    try:
-        device = folder.stat().st_dev
-        lines = MOUNTS.read_text().splitlines()
-    except OSError:
-        return False
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    for line in lines:
-        # man 5 proc: id, parent, major:minor, ... - type source options
-        fields, _, kind = line.partition(" - ")
-        if fields.split()[2] == wanted:
-            return kind.split()[0] == "tmpfs"
-    return False
+    kinds = {Path(one.mountpoint): one.fstype for one in psutil.disk_partitions(all=True)}
+    path = folder.resolve()
+    return next((kinds[one] for one in (path, *path.parents) if one in kinds), "") == "tmpfs"
 
 
 def remove_orphans(folder: Path, owners: Iterable[int]) -> list[str]:
@@ -93,16 +85,8 @@ def remove_orphans(folder: Path, owners: Iterable[int]) -> list[str]:
 
 
 def _open_in(folder: Path, owner: int) -> set[str]:
-    names = set()
     try:
-        for number in os.listdir(f"/proc/{owner}/fd"):
-            try:
-                target = os.readlink(f"/proc/{owner}/fd/{number}")
-            except FileNotFoundError:
-                continue  # closed in the meantime
-            parent, _, name = target.rpartition("/")
-            if parent == str(folder):
-                names.add(name)
-    except (FileNotFoundError, ProcessLookupError):
-        pass  # ended in the meantime
-    return names
+        paths = [Path(file.path) for file in psutil.Process(owner).open_files()]
+    except psutil.NoSuchProcess:
+        return set()  # ended in the meantime
+    return {path.name for path in paths if path.parent == folder}

@@ -22,15 +22,6 @@ MOST_REPORT_BYTES = 1 << 18
 SILENT_S = 5.0
 
 
-PAGES = {
-    "/models": "listModels",
-    "/models/{model_name}": "describeModel",
-    "/models/{model_name}/{model_version}": "version_describeModel",
-    "/ping": "ping",
-    "/metrics": "metrics",
-}
-
-
 class Reports:
     """Collects reports in a thread.
 
@@ -167,24 +158,12 @@ class Reports:
             yield ("offpath_worker_ends_total", end, True), count
 
 
-def describe_api() -> dict[str, Any]:
-    """Describes the pages in OpenAPI, with TorchServe's names of operations."""
-    paths = {
-        path: {"get": {"operationId": name, "responses": {"200": {"description": "as TorchServe"}}}}
-        for path, name in PAGES.items()
-    }
-    info = {"title": "offpath's read-only management API", "version": "1.0"}
-    return {"openapi": "3.0.1", "info": info, "paths": paths}
-
-
 def find_page(reports: Reports, path: str, is_private: bool) -> object:
     """Returns /metrics as text, or the JSON of a management call; nothing for an unknown one."""
     if path == "/metrics":
         return reports.format_metrics()
     if not is_private:
         return None
-    if path == "/api-description":
-        return describe_api()
     if path == "/ping":
         return reports.describe_health()
     match [unquote(part) for part in path.split("/")[1:]]:

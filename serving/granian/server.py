@@ -17,7 +17,6 @@ from offpath.errors import MissingPackage, WrongOption
 from offpath.handler.process.lazy_imports import is_installed
 from offpath.serving.granian.plan import FIXED, ForeignSettings, Plan, WorkerPlan
 from offpath.serving.granian.reports import Reports, find_page
-from offpath.serving.granian.requirements import check_requirements
 from offpath.serving.granian.slots import plan_models
 from offpath.serving.process.ports import is_loopback
 from offpath.serving.server.model_settings import count_default_workers
@@ -138,11 +137,7 @@ class GranianServer(Server):
         for model in self._models:
             unpacked = folder / f"model-{model.first_slot}"
             changed_ns = os.stat(model.archive).st_mtime_ns
-            archive = read_mar(Path(model.archive))
-            unpack_mar(archive, unpacked)
-            requirements = archive.manifest["model"].get("requirementsFile")
-            if requirements and properties.get("install_py_dep_per_model") == "true":
-                check_requirements(model.archive, unpacked / requirements)
+            unpack_mar(read_mar(Path(model.archive)), unpacked)
             queue = model.share_queue(int(properties["job_queue_size"]))
             for number in model.slots:
                 path = str(folder / name_socket(number)) if settings.unix_sockets else None

@@ -32,7 +32,7 @@ MAX_INT = 2**31 - 1  # Java's
 # them, but for the last ones.
 VARIABLES = (
     *(*PORTS, *NUMBERS, "load_models", "service_envelope", "decode_input_request"),
-    *("metrics_config", "install_py_dep_per_model", "disable_token_authorization"),
+    *("metrics_config", "disable_token_authorization"),
 )
 HONOURED = (*VARIABLES, "models", "model_snapshot", "enable_envvars_config")
 ADDRESS = re.compile(r"http://([^:/]+)(?::([0-9]{1,5}))?", re.IGNORECASE)

@@ -1,17 +1,35 @@
-"""A server for each test that any server must pass."""
+"""Servers that many tests share. Those of TOGETHER in tests/conftest.py run in one process."""
 
 from __future__ import annotations
 
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.service.archived_handler import WARM_UP_BATCHES
 from offpath.serving.session import make_server
 from offpath.serving.torchserve.server import TorchServe
+from tests.support.front import FrontProcess, front, log_variables, logged
+from tests.support.granian import GranianProcess
+from tests.support.granian import granian as granian_before_door
 from tests.support.scrape import wait_for_items
+
+if TYPE_CHECKING:
+    from tests.support.obedient_model import Flag
+
+FEW_DESCRIPTORS = 300
+NAMES = ("--allow-host", "Models.example")
 
 
 @pytest.fixture(
@@ -35,3 +53,117 @@ def either(
         # The warm-up is counted within a second.
         wait_for_items(running, "near-free", 2 * WARM_UP_BATCHES * 8)
         yield running
+
+
+@pytest.fixture(scope="session")
+def torchserve_door(
+    model_store: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[FrontProcess]:
+    """Runs a door before TorchServe with `near-free`; front/test_door_lifecycle.py ends it."""
+    folder = tmp_path_factory.mktemp("front")
+    options = ("near-free", "--invocations", "--client-ids", "--explanations", "--unready-s", "1")
+    options += ("--limit", "client-timeout-s=3", *NAMES)
+    with front(model_store, folder / "logs", *options, **log_variables(folder)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def flag(tmp_path_factory: pytest.TempPathFactory) -> Flag:
+    """Returns what tells the models `tricky` and `limited` of `granian_door` what to do."""
+    from tests.support.obedient_model import Flag
+
+    return Flag(tmp_path_factory.mktemp("tricky") / "flag")
+
+
+@pytest.fixture(scope="session")
+def granian_store(model_store: Path, flag: Flag) -> Path:
+    """Returns a store of `near-free`, archives that are not offpath's, and those that obey `flag`.
+
+    `tricky` has two versions, and `limited` a time limit.
+    """
+    from tests.serving.contract.foreign_archives import unpack, write_foreign
+    from tests.support.obedient_model import build_obedient
+
+    store = flag.path.with_name("store")
+    store.mkdir()
+    build_obedient(store, flag, version="2.0", workers=1).rename(store / "tricky2.mar")
+    build_obedient(store, flag)
+    build_obedient(store, flag, "limited", timeout_s=3)
+    write_foreign(store)
+    unpack(model_store / "near-free.mar", store / "near-free")
+    return store
+
+
+@pytest.fixture(scope="session")
+def granian_door(granian_store: Path) -> Iterator[GranianProcess]:
+    """Runs a door before Granian with all of the store; granian/test_granian.py ends it."""
+    folder = granian_store.parent
+    config = folder / "config.properties"
+    # Without a size, TorchServe's own limit of 6.5 MB is in force.
+    keys = ("max_request_size=33554432", "number_of_netty_threads=4", "NUM_WORKERS=1")
+    config.write_text("\n".join(keys))
+    options = ("--config", str(config), "--explanations", "--limit", "client-timeout-s=3", *NAMES)
+    with logged(granian_before_door, granian_store, folder, *options) as running:
+        yield running
+
+
+@dataclass(frozen=True)
+class Direct:
+    """A Granian with `near-free` and without a door; its process may open FEW_DESCRIPTORS.
+
+    Attributes:
+        said: its READY event.
+        log_dir: beside its prediction log, its archive and what it printed on standard error.
+        bodies: an empty folder; it stores none.
+    """
+
+    pid: int
+    said: dict[str, Any]
+    log_dir: Path
+    bodies: Path
+
+    @property
+    def url(self) -> str:
+        return str(self.said["inference"])
+
+    @property
+    def metrics_url(self) -> str:
+        return str(self.said["metrics"])
+
+    def describe_workers(self) -> dict[int, str]:
+        """Returns the status of each worker by its process id."""
+        transport = httpx.HTTPTransport(uds=self.said["management"].removeprefix("unix:"))
+        with httpx.Client(transport=transport) as client:
+            (model,) = client.get("http://localhost/models/near-free").json()
+        return {worker["pid"]: worker["status"] for worker in model["workers"]}
+
+    def python_workers(self) -> list[int]:
+        return list(self.describe_workers())
+
+    def nginx_workers(self) -> list[int]:
+        return []
+
+
+@pytest.fixture(scope="session")
+def granian(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Direct]:
+    """Starts Granian without a door, at a soft limit of 128 descriptors."""
+    folder = tmp_path_factory.mktemp("granian")
+    (bodies := folder / "bodies").mkdir()
+    archive = shutil.copy2(model_store / "near-free.mar", folder)
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "offpath", "serve", "--server", "granian"),
+            *("--no-front", "--port", "0", "--metrics-port", "0", "--json"),
+            *("--log-dir", str(folder / "logs"), *NAMES, str(archive)),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=open(folder / "errors", "wb"),
+        text=True,
+        env={**os.environ, **log_variables(folder)},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, FEW_DESCRIPTORS)),
+    )
+    try:
+        yield Direct(process.pid, json.loads(process.stdout.readline()), folder / "logs", bodies)
+    finally:
+        process.terminate()
+        assert process.wait() == 0, (folder / "errors").read_text()

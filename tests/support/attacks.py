@@ -16,7 +16,9 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -28,6 +30,7 @@ from tests.fuzz.costly_requests import (
     png,
 )
 from tests.support.costly import make_tiff, progressive_jpeg
+from tests.support.eventually import MOST_S
 
 ADDRESS = ("127.0.0.2", 0)
 TIMEOUT_S = 60.0
@@ -205,6 +208,31 @@ def upload_for_ever(url: str) -> None:
     time.sleep(5)
     print("begun", flush=True)
     time.sleep(3600)
+
+
+@contextmanager
+def slow_upload(url: str, body: bytes) -> Iterator[Future[int]]:
+    """Begins a request whose body comes to its end after the block; its result is the status."""
+    is_over, has_begun = threading.Event(), threading.Event()
+
+    def send() -> int:
+        with connect(url) as connection:
+            connection.sendall(head_of(url, len(body)))
+            for idx in range(len(body)):
+                connection.sendall(body[idx : idx + 1])
+                has_begun.set()
+                if is_over.wait(0.5):
+                    connection.sendall(body[idx + 1 :])
+                    return int(connection.recv(1 << 16).split()[1])
+        raise AssertionError("the whole body was sent")
+
+    with ThreadPoolExecutor(1) as pool:
+        upload = pool.submit(send)
+        assert has_begun.wait(MOST_S)
+        try:
+            yield upload
+        finally:
+            is_over.set()
 
 
 # They last until the process is ended; `attacking` of tests/reliability starts them by name.

@@ -99,3 +99,10 @@ def count_labels(door: FrontProcess) -> int:
     reply = httpx.post(door.url + PATH, content=BODIES[0], timeout=60, trust_env=False)
     assert reply.status_code == 200, reply.text
     return len(reply.json())
+
+
+def check_no_reload(door: FrontProcess) -> None:
+    """Checks that `offpath reload` finds that the door has ended."""
+    done = door.reload()
+    assert done.returncode == 1 and not done.stdout
+    assert "no `offpath serve --front` runs" in done.stderr

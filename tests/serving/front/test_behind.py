@@ -1,9 +1,11 @@
-"""The model of /invocations, and the requirements for a new server behind the door."""
+"""The model of /invocations, the requirements for a new server, and the end of an old one."""
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -11,8 +13,11 @@ from offpath.errors import ExpectedError
 from offpath.serving.front.behind import check_successor, describe_upstreams
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.one_host import find_last_number
+from offpath.serving.front.rotation import Retired
+from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import find_config
 from tests.support.echo_archive import MakeMar, make_settings
+from tests.support.eventually import eventually
 
 INVOCATIONS = DoorSettings(invocations=True)
 
@@ -69,3 +74,21 @@ def test_servers_are_numbered_after_those_of_earlier_commands(tmp_path: Path) ->
         (tmp_path / name).mkdir()
     (tmp_path / "front-99").write_text("")
     assert find_last_number(tmp_path) == 11
+
+
+def test_a_lack_of_descriptors_leaves_no_old_server_behind() -> None:
+    class OldServer:
+        stops = 0
+
+        def is_running(self) -> bool:
+            return False
+
+        def stop(self) -> None:
+            self.stops += 1
+            if self.stops == 1:
+                raise OSError(errno.EMFILE, "Too many open files")
+
+    old = OldServer()
+    retired = Retired(cast(Server, old), since=0, drain_s=0, old_nginx=[])
+    eventually(retired.end_if_done)
+    assert old.stops == 2

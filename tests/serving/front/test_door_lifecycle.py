@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -24,23 +23,19 @@ from tests.support.door_rounds import (
     PATH,
     PAUSE_S,
     answer_some,
+    check_no_reload,
     kill,
     kill_nginx,
     kill_server,
     kill_worker,
-    processes,
     run_kill_round,
 )
 from tests.support.eventually import eventually
 from tests.support.front import (
     FrontProcess,
     check_hostile_user_ids,
-    front,
-    is_alive,
-    logged,
     send_hostile_user_ids,
 )
-from tests.support.granian import granian
 from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
 
@@ -132,19 +127,9 @@ def test_invocations_leads_to_the_only_model(door: FrontProcess, body: bytes) ->
     "if error.errno not in (errno.EMFILE, errno.ENFILE):",
     "if True:",
 )
-@pytest.mark.parametrize("product", ["torchserve", pytest.param("granian", marks=pytest.mark.slow)])
-def test_supervisors_and_workers_outlive_a_lack_of_descriptors(
-    request: pytest.FixtureRequest, product: str, model_store: Path, tmp_path: Path
-) -> None:
+def test_supervisors_and_workers_outlive_a_lack_of_descriptors(door: FrontProcess) -> None:
     """Neither the server nor `offpath serve` can open anything for a while."""
-    if product == "torchserve":
-        check_few_descriptors(request.getfixturevalue("door"))
-        return
-    with logged(granian, model_store, tmp_path, "near-free") as door:
-        check_few_descriptors(door)
 
-
-def check_few_descriptors(door: FrontProcess) -> None:
     def read_logs() -> str:
         return "".join(path.read_text() for path in door.log_dir.glob("*/*.log"))
 
@@ -199,63 +184,3 @@ def test_sigterm_answers_what_was_accepted_and_the_log_has_it_once(door: FrontPr
     check_hostile_user_ids(folder)
     for private in (door.log_dir, *(folder / "log").glob("dt=*/*/*")):
         assert private.stat().st_mode & 0o7 == 0, "every user can read it"
-
-
-def check_no_reload(door: FrontProcess) -> None:
-    """Checks that `offpath reload` finds that the door has ended."""
-    done = door.reload()
-    assert done.returncode == 1 and not done.stdout
-    assert "no `offpath serve --front` runs" in done.stderr
-
-
-@pytest.fixture(scope="module")
-def changing(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontProcess]:
-    """A door that begins with Granian."""
-    folder = tmp_path_factory.mktemp("changing")
-    with logged(front, model_store, folder, "near-free", "--server", "granian") as running:
-        yield running
-
-
-@guarantee("A reload")
-def test_reload_replaces_granian_by_torchserve_and_loses_no_request(changing: FrontProcess) -> None:
-    with changing.load(PATH, BODIES, clients=4, pause_s=PAUSE_S) as seen:
-        answer_some(seen)
-        done = changing.reload("--server", "torchserve")
-        assert done.returncode == 0, done.stderr
-        assert changing.is_healthy()
-        # TorchServe's workers are counted, and nothing is left of Granian's.
-        eventually(lambda: count_models(changing) == 1)
-        answer_some(seen)
-    assert set(seen.statuses) == {200} and not seen.failed, seen
-    assert changing.children("java")
-
-
-def count_models(door: FrontProcess) -> int:
-    """Counts the models whose workers /metrics counts."""
-    page = httpx.get(door.metrics_url, trust_env=False).text
-    return page.count("\noffpath_workers_ready{")
-
-
-@guarantee("Processes that outlive their server")
-@guarantee("`offpath serve` is killed")
-def test_sigkill_of_the_command_leaves_no_process_no_folder_and_nobody_to_reload(
-    changing: FrontProcess,
-) -> None:
-    with changing.load(PATH, BODIES) as seen:
-        answer_some(seen)
-        pids = processes(changing)
-        kill(changing.process.pid)
-        changing.process.wait()
-        eventually(lambda: not any(map(is_alive, pids)))
-    eventually(lambda: not changing.run.exists() and not changing.bodies.exists())
-    # The kernel may give the killed door's process id to a stranger.
-    stranger = subprocess.Popen(["sleep", "600"])
-    try:
-        for file in changing.log_dir.glob("*.json"):
-            text = file.read_text()
-            file.write_text(text.replace(str(changing.process.pid), str(stranger.pid)))
-        check_no_reload(changing)
-        assert stranger.poll() is None
-    finally:
-        stranger.kill()
-        stranger.wait()

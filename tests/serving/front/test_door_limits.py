@@ -14,10 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from offpath.handler.wire_names import CLIENT_HEADER
 from offpath.serving.front import nginx_config
 from offpath.serving.front.door import Door
-from offpath.serving.process.ports import resolve_ports
-from offpath.serving.server.status_pages import StatusPages
 from tests.support.eventually import eventually
 from tests.support.front import door_before_answers
 from tests.support.guarantees import guarantee
@@ -121,6 +120,20 @@ def test_too_many_requests_per_second_are_refused(tmp_path: Path) -> None:
     assert refused[0].headers["retry-after"] == "1"
 
 
+@guarantee(
+    "Forged headers, names and keys",
+    "serving/conf/nginx.conf",
+    "proxy_set_header {{ names.CLIENT_HEADER }}",
+    "# {{ names.CLIENT_HEADER }}",
+)
+def test_a_server_hears_of_a_clients_share_from_the_door_alone(tmp_path: Path) -> None:
+    forged = {CLIENT_HEADER: "192.0.2.1 1000 1000"}
+    with door_before_answers(tmp_path, client_connections=8) as (door, server):
+        httpx.post(f"{door.url}/predictions/m", content=b"x", headers=forged, trust_env=False)
+        _, headers, _ = server.requests[-1]
+    assert headers[CLIENT_HEADER.lower()] == "127.0.0.1 8 50"
+
+
 @pytest.mark.parametrize(
     ("length", "size"),
     [
@@ -170,57 +183,6 @@ def test_addresses_of_one_ipv6_network_are_one_client(
                 assert asked.answer()[0] == status, address
                 asked.socket.close()
             waiting.socket.close()
-
-
-@guarantee(
-    "A web page whose name leads to loopback",
-    "serving/conf/nginx.conf",
-    "        if ($offpath_knows_host = 0) {",
-    "        if ($offpath_knows_host = 2) {",
-)
-def test_a_door_on_loopback_answers_to_its_names_alone(tmp_path: Path) -> None:
-    names = {
-        **dict.fromkeys(
-            ["localhost", "LOCALHOST:1", "127.0.0.1", "127.9.9.9:8080", "[::1]:80"], 200
-        ),
-        **dict.fromkeys(["models.example", "Models.Example:80"], 200),
-        **dict.fromkeys(
-            ["evil.example", "127.0.0.1.evil.example", "modelsxexample", "10.0.0.1"], 403
-        ),
-        **dict.fromkeys(["default", "[::2]", "localhost.evil.example"], 403),
-    }
-    with door_before_answers(tmp_path, allow_host=("models.example",)) as (door, _):
-        paths = ["/predictions/m", "/live", "/ping", "/nothing"]
-        for name, status in names.items():
-            replies = [
-                httpx.post(door.url + path, headers={"Host": name}, trust_env=False)
-                for path in paths
-            ]
-            replies.append(httpx.get(f"{door.metrics_url}/metrics", headers={"Host": name}))
-            statuses = [reply.status_code for reply in replies]
-            assert (statuses == [403] * 5) is (status == 403), (name, statuses)
-            assert status == 200 or "--allow-host" in replies[0].json()["message"]
-            assert status == 403 or (statuses[0], statuses[-1]) == (200, 200)
-
-
-def test_pages_on_loopback_answer_to_its_names_alone() -> None:
-    pages = StatusPages(lambda path, is_private: {"page": path})
-    (port,) = resolve_ports("127.0.0.1", [0])
-    pages.open_port("127.0.0.1", port)
-    url = f"http://127.0.0.1:{port}/models"
-    found = {
-        name: httpx.get(url, headers={"Host": name}, trust_env=False).status_code
-        for name in (
-            "localhost",
-            "127.0.0.1:80",
-            "[::1]:80",
-            "evil.example",
-            "127.0.0.1.evil:80",
-            "",
-        )
-    }
-    pages.close()
-    assert list(found.values()) == [200, 200, 200, 403, 403, 403]
 
 
 def test_the_firewall_rules_are_rules() -> None:

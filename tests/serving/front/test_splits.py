@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -235,21 +236,25 @@ class SplitDoor:
         eventually(lambda: not list(self.door.bodies.iterdir()))
 
 
-def build_versions(folder: Path) -> None:
-    """Builds an archive per version, each with its own number of labels."""
-    for version, top_k in LABELS.items():
-        made = build(folder, "near-free", "defects", version, top_k=top_k)
-        made.rename(folder / f"v{version}.mar")
-
-
-@pytest.fixture(scope="module", params=FRONTS)
+@pytest.fixture(
+    scope="module", params=["granian", pytest.param("torchserve", marks=pytest.mark.slow)]
+)
 def split(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SplitDoor]:
+    """A door with a version that answers beside the first one, and one that only fails."""
     folder = tmp_path_factory.mktemp("splits")
-    build_versions(folder)
-    options = ["v1.0", "v2.0", "--canary", "defects=2.0:40%"]
-    options += ["--canary-by", "x-user-id"]
+    for version, top_k in LABELS.items():
+        made = build(folder, "near-free", "defects", version, top_k=top_k)
+        made.rename(folder / f"v{version}.mar")
+    (folder / "failing.py").write_text(FAILING)
+    source = load_model_source("near-free", None)
+    config = make_model_config(load_preset("cpu"), {"batchSize": 4}, source.handler)
+    spec = ArchiveSpec("defects", "3.0", source, source.labels, "the labels", config)
+    handler = load_custom_handler(str(folder / "failing.py"))
+    made = build_archive(replace(spec, handler=handler), folder, force=True).path
+    made.rename(folder / "v3.0.mar")
+    options = ("v1.0", "v2.0", "v3.0", "--canary", "defects=2.0:40%", "--canary-by", "x-user-id")
     run = FRONTS[request.param]
     with run(folder, folder / "logs", *options, **log_variables(folder)) as door:
         yield SplitDoor(door, folder)
@@ -258,7 +263,7 @@ def split(
 @pytest.mark.server
 @pytest.mark.slow
 class TestDoor:
-    """The tests share a door for each server, and run in this order."""
+    """These tests come first, while no request has failed, and in this order."""
 
     def test_a_user_keeps_the_version_and_the_canary_while_its_share_grows(
         self, split: SplitDoor
@@ -330,27 +335,6 @@ class TestDoor:
         split.check_load(seen)
 
 
-@pytest.fixture(
-    scope="module", params=["granian", pytest.param("torchserve", marks=pytest.mark.slow)]
-)
-def judged(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[SplitDoor]:
-    """A door with a version that answers beside the first one, and one that only fails."""
-    folder = tmp_path_factory.mktemp("judged")
-    build_versions(folder)
-    (folder / "failing.py").write_text(FAILING)
-    source = load_model_source("near-free", None)
-    config = make_model_config(load_preset("cpu"), {"batchSize": 4}, source.handler)
-    spec = ArchiveSpec("defects", "3.0", source, source.labels, "the labels", config)
-    handler = load_custom_handler(str(folder / "failing.py"))
-    made = build_archive(replace(spec, handler=handler), folder, force=True).path
-    made.rename(folder / "v3.0.mar")
-    run = FRONTS[request.param]
-    with run(folder, folder / "logs", "v1.0", "v2.0", "v3.0") as door:
-        yield SplitDoor(door, folder)
-
-
 def read_of_failing(door: FrontProcess, name: str, labels: str = "") -> int:
     """Returns a number on the door's /metrics about version 3.0."""
     text = httpx.get(door.metrics_url, trust_env=False).text
@@ -360,12 +344,12 @@ def read_of_failing(door: FrontProcess, name: str, labels: str = "") -> int:
 
 @guarantee("A canary that only fails")
 @pytest.mark.server
-def test_a_canary_that_only_fails_gets_nothing_until_the_next_command(judged: SplitDoor) -> None:
-    door, all_of_it = judged.door, "defects=3.0:100%"
-    with load(judged.url, BODIES[:1], clients=4, pause_s=0.05) as seen:
-        assert judged.change(all_of_it).returncode == 0
+def test_a_canary_that_only_fails_gets_nothing_until_the_next_command(split: SplitDoor) -> None:
+    door, all_of_it = split.door, "defects=3.0:100%"
+    with load(split.url, BODIES[:1], clients=4, pause_s=0.05) as seen:
+        assert split.change(all_of_it).returncode == 0
         eventually(lambda: f"canary {all_of_it} is suspended" in door.errors())
-        suspended = judged.in_force()["suspended"]
+        suspended = split.in_force()["suspended"]
         count = len(seen.answered)
         eventually(lambda: len(seen.answered) > count + 20)
         assert door.is_healthy()
@@ -375,49 +359,76 @@ def test_a_canary_that_only_fails_gets_nothing_until_the_next_command(judged: Sp
     status = ',status="500"'
     eventually(lambda: read_of_failing(door, "responses_total", status) == seen.statuses[500])
     assert read_of_failing(door, "suspended") == 1
-    assert judged.predict() == "1.0"
+    assert split.predict() == "1.0"
     # The same command lets it try again.
-    assert judged.change(all_of_it).returncode == 0
-    assert judged.in_force() == {**NOTHING, "canary": [all_of_it]}
-    assert httpx.post(judged.url, content=BODIES[0]).status_code == 500
+    assert split.change(all_of_it).returncode == 0
+    assert split.in_force() == {**NOTHING, "canary": [all_of_it]}
+    assert httpx.post(split.url, content=BODIES[0]).status_code == 500
     eventually(lambda: read_of_failing(door, "suspended") == 0)
-    assert judged.change("--stop", "defects").returncode == 0
+    assert split.change("--stop", "defects").returncode == 0
 
 
 @contextmanager
-def without_workers(judged: SplitDoor) -> Iterator[None]:
+def without_workers(split: SplitDoor) -> Iterator[None]:
     """Keeps version 2.0 without a READY worker for a while."""
-    if isinstance(judged.door, GranianProcess):
-        (supervisor,) = judged.door.supervisors()
+    if isinstance(split.door, GranianProcess):
+        (supervisor,) = split.door.supervisors()
         command = supervisor.cmdline()
         run = Path(command[command.index("--run") + 1])
         unpacked = sorted(run.glob("model-*"), key=lambda path: int(path.name[6:]))[1]
         hidden = unpacked.rename(run / "hidden")
         unpacked.touch()  # a file, in whose place no worker can unpack the archive again
-        for pid in judged.shadow_workers():
+        for pid in split.shadow_workers():
             os.kill(pid, signal.SIGKILL)
         yield
         unpacked.unlink()
         hidden.rename(unpacked)
         return
     # Java unpacks the archive where nobody finds it, but can be told to have no workers.
-    with ManagementClient(f"unix:{judged.door.run}/management.sock") as management:
+    with ManagementClient(f"unix:{split.door.run}/management.sock") as management:
         management.scale("defects", 0, "2.0")
         yield
         management.scale("defects", 1, "2.0")
 
 
 @pytest.mark.server
-def test_a_canary_without_a_ready_worker_gets_nothing_until_it_has_one(judged: SplitDoor) -> None:
-    door = judged.door
-    assert judged.change("defects=2.0:100%").returncode == 0
-    assert judged.predict() == "2.0"
-    with without_workers(judged):
+def test_a_canary_without_a_ready_worker_gets_nothing_until_it_has_one(split: SplitDoor) -> None:
+    door = split.door
+    assert split.change("defects=2.0:100%").returncode == 0
+    assert split.predict() == "2.0"
+    with without_workers(split):
         eventually(lambda: "canary defects=2.0:100% is suspended" in door.errors())
-        suspended = judged.in_force()["suspended"]
+        suspended = split.in_force()["suspended"]
         assert suspended == ["defects=2.0:100%: no worker of it is READY"]
-        eventually(lambda: [judged.try_predict() for _ in range(8)] == ["1.0"] * 8)
+        eventually(lambda: [split.try_predict() for _ in range(8)] == ["1.0"] * 8)
         assert door.is_healthy()
-    eventually(lambda: judged.try_predict() == "2.0")
-    assert judged.in_force() == {**NOTHING, "canary": ["defects=2.0:100%"]}
+    eventually(lambda: split.try_predict() == "2.0")
+    assert split.in_force() == {**NOTHING, "canary": ["defects=2.0:100%"]}
     assert "canary defects=2.0:100% gets requests again" in door.errors()
+
+
+@pytest.mark.server
+def test_requests_of_kserve_are_split_and_each_of_their_images_is_recorded(
+    split: SplitDoor,
+) -> None:
+    if not isinstance(split.door, GranianProcess):
+        pytest.skip("before TorchServe the door has no paths of KServe")
+    url, text = split.door.url, base64.b64encode(BODIES[0]).decode()
+    image = {"name": "image", "shape": [2], "datatype": "BYTES", "data": 2 * [text]}
+    body = {"instances": 2 * [text], "inputs": [image]}
+    paths = ("/v1/models/defects:predict", "/v2/models/defects/infer")
+
+    def ask() -> list[httpx.Response]:
+        return [httpx.post(url + path, json=body) for path in paths]
+
+    assert split.change("--shadow", "defects=2.0:100%").returncode == 0
+    for reply in ask():
+        own_id = reply.headers["x-request-id"]
+        assert reply.json().get("id", own_id) == own_id
+        ids = [f"{own_id}.{number}" for number in (0, 1)]
+        eventually(lambda: split.records(*ids) == dict.fromkeys(ids, BOTH))
+    assert split.change("defects=2.0:100%").returncode == 0
+    v1, v2 = (reply.json() for reply in ask())
+    assert len(v1["predictions"][0]) == LABELS["2.0"] and v2["model_version"] == "2.0"
+    fixed = httpx.post(f"{url}/v2/models/defects/versions/1.0/infer", json=body).json()
+    assert fixed["model_version"] == "1.0"

