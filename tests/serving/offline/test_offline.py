@@ -22,7 +22,7 @@ from offpath.handler.image.formats import FORMATS
 from offpath.handler.prediction_log.log_settings import S3Options
 from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.offline.manifest import (
-    MANIFEST,
+    IMAGE_LIST,
     count_results,
     find_manifest,
     list_images,
@@ -195,7 +195,7 @@ def test_a_listing_is_limited_to_names_that_begin_so(
     ],
 )
 def test_a_manifest_that_no_run_wrote_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / MANIFEST).write_bytes(content)
+    (tmp_path / IMAGE_LIST).write_bytes(content)
     tracemalloc.start()
     with pytest.raises(WrongOption, match="did not write .*; choose another OUTPUT"):
         find_manifest(FILES, str(tmp_path), WANTED, 1)
