@@ -193,8 +193,8 @@ def test_refusal_is_an_answer_with_the_servers_message(
 @guarantee(
     "Replies that never end or command the terminal",
     "serving/client.py",
-    "        if len(self.body) > MAX_REPLY_BYTES:",
-    "        if False:",
+    "                    if len(body) > MAX_REPLY_BYTES:",
+    "                    if False:",
 )
 @both
 @pytest.mark.parametrize("name", HOSTILE_REPLIES)
