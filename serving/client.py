@@ -108,10 +108,6 @@ class ServerUnreachable(Exception):
     """No usable reply arrived: nothing listens, or the reply took too long or is too large."""
 
 
-class NoReply(Exception):
-    """One request has got no usable reply."""
-
-
 class ModelNotNamed(Exception):
     """No model was named, and the server has several or does not list them.
 
@@ -224,8 +220,8 @@ class _Exchange:
 
     def _list_models(self) -> list[str]:
         """Returns the names of a front door's models; empty if the server lists none."""
-        with contextlib.suppress(NoReply, ValueError, KeyError, TypeError):
-            listed = self._send("GET", f"{self.url}/models", LOOK_UP_TIMEOUT_S).json()
+        with contextlib.suppress(ServerUnreachable, ValueError, KeyError, TypeError):
+            listed = self._send("GET", self.url, "/models", LOOK_UP_TIMEOUT_S).json()
             return [str(one["modelName"]) for one in listed["models"]]
         return []
 
@@ -233,16 +229,16 @@ class _Exchange:
         """Asks until a final status arrives, or the tries are used up."""
         tries, sent = 1, {"content": payload, "headers": {"content-type": content_type}}
         while True:
-            turn, url = self._turn, self.url
+            turn, host = self._turn, self.url
             try:
-                prediction = self._send("POST", f"{url}{path}", self.timeout_s, **sent)
+                prediction = self._send("POST", host, path, self.timeout_s, **sent)
                 # An image that has ended a worker must not end another one.
                 is_final = prediction.error_type == WORKER_DIED.type
                 if is_final or prediction.status not in PASSING or tries > self.retries:
                     return replace(prediction, tries=tries)
-            except NoReply as error:
+            except ServerUnreachable:
                 if tries > self.retries:
-                    raise ServerUnreachable(f"no answer from {url}: {error}") from error
+                    raise
             # Set, not incremented: another request may have met the same failure.
             self._turn = turn + 1
             rounds, is_within = divmod(tries, len(self._urls))
@@ -250,20 +246,27 @@ class _Exchange:
                 time.sleep(make_pause_s(rounds))
             tries += 1
 
-    def _send(self, method: str, url: str, timeout_s: float, **sent: Any) -> Prediction:
-        """Sends a request; raises NoReply unless a usable reply has arrived after `timeout_s`."""
-        body, began_s = bytearray(), time.perf_counter()
-        deadline = self._transport.within(timeout_s)
+    def _send(
+        self, method: str, host: httpx.URL, path: str, timeout_s: float, **sent: Any
+    ) -> Prediction:
+        """Sends a request; raises ServerUnreachable without a usable reply after `timeout_s`."""
+        body, began_s, deadline = (
+            bytearray(),
+            time.perf_counter(),
+            self._transport.within(timeout_s),
+        )
+        sent["timeout"] = timeout_s
         try:
-            with deadline, self._http.stream(method, url, timeout=timeout_s, **sent) as reply:
+            with deadline, self._http.stream(method, f"{host}{path}", **sent) as reply:
                 if reply.headers.get("content-encoding", "identity") != "identity":
-                    raise NoReply("the reply is compressed, which was not asked for")
+                    raise httpx.ReadError("the reply is compressed, which was not asked for")
                 for part in reply.iter_raw():
                     body += part
                     if len(body) > MAX_REPLY_BYTES:
-                        raise NoReply(f"the reply has more than {MAX_REPLY_BYTES} bytes")
+                        raise httpx.ReadError(f"the reply has more than {MAX_REPLY_BYTES} bytes")
         except httpx.TransportError as error:
-            raise NoReply(str(error) or f"it took longer than {timeout_s:g} s") from error
+            why = str(error) or f"it took longer than {timeout_s:g} s"
+            raise ServerUnreachable(f"no answer from {host}: {why}") from error
         return parse_reply(reply, bytes(body), (time.perf_counter() - began_s) * 1e3)
 
 
