@@ -38,9 +38,9 @@ from offpath.handler.process.host_limits import decode_budget_s, threads_per_wor
 from offpath.handler.process.sick_worker import (
     EXIT_STATUS,
     ModelHealth,
-    name_error,
     end_after_reply,
     is_sticky,
+    name_error,
 )
 from offpath.handler.process.warmup import warm_up_payloads
 from offpath.handler.process.worker_setup import keep_freed_memory, use_device

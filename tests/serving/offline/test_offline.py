@@ -29,7 +29,7 @@ from offpath.serving.offline.manifest import (
     read_list,
 )
 from offpath.serving.offline.part_runner import make_row
-from offpath.serving.storage import Storage, read_s3_options, split_name
+from offpath.serving.storage import Storage, read_s3_options
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.guarantees import guarantee
 from tests.support.images import accepted, jpeg, rejected
@@ -241,10 +241,6 @@ def test_workers_take_the_gpus_of_the_archive(monkeypatch: pytest.MonkeyPatch) -
     ):
         serving = ServingSettings.from_mapping(server)
         assert Exportable(Path("a.mar"), "a", serving, None).list_gpus() == gpus  # type: ignore
-
-
-def test_an_objects_key_may_hold_any_character() -> None:
-    assert split_name("s3://bucket/a b?c#d/ä.jpg") == ("bucket", "a b?c#d/ä.jpg")
 
 
 @pytest.mark.parametrize(
