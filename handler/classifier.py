@@ -39,9 +39,9 @@ from offpath.handler.process.host_limits import count_cores, decode_budget_s
 from offpath.handler.process.sick_worker import (
     EXIT_STATUS,
     ModelHealth,
-    describe_error,
     end_after_reply,
     is_sticky,
+    name_error,
 )
 from offpath.handler.process.warmup import warm_up_payloads
 from offpath.handler.process.worker_setup import keep_freed_memory, use_device
@@ -218,7 +218,7 @@ class OffpathClassifier(ImageClassifier):
         is_memory = isinstance(item_error, ModelOutOfMemory)
         self._metrics.count("offpath_out_of_memory_total", is_memory)
         if health.diagnosis is None and is_memory:
-            logger.warning("a batch did not fit into memory: %s", describe_error(error))
+            logger.warning("a batch did not fit into memory: %s", name_error(error))
         elif health.diagnosis is None:
             logger.warning("the model failed on a batch", exc_info=error)
         elif not was_sick:
@@ -366,7 +366,7 @@ class OffpathClassifier(ImageClassifier):
                     # The batch's other items have their replies already.
                     item.error = self.health.fail_batch(error, is_model=False)
                     reply = encode_error(item.error)
-                    logger.warning("an explanation failed: %s", describe_error(error))
+                    logger.warning("an explanation failed: %s", name_error(error))
             answered.append(reply)
         return answered
 

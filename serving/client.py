@@ -19,9 +19,10 @@ import ssl
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -53,6 +54,8 @@ PASSING = (429, 500, 502, 503, 504)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 # A server sends at most 6.5 MB unless its owner raises max_response_bytes.
 MAX_REPLY_BYTES = 16 << 20
+# Requests of an AsyncClient at a time; others wait.
+MAX_THREADS = 256
 LISTED_MODELS = 20
 # How many kinds of input are tried for one image; a canary's may differ from its model's.
 MAX_INPUTS = 3
@@ -138,55 +141,8 @@ class ServerError(Exception):
         super().__init__(f"{self.code} {self.type}: {self.message}".replace(" :", ":"))
 
 
-@dataclass(frozen=True)
-class Ask:
-    """A request that a client has to send.
-
-    Attributes:
-        content: the body; None sends a GET.
-        timeout_s: time from connecting to the last byte of the reply.
-        pause_s: time to wait before.
-    """
-
-    url: str
-    timeout_s: float
-    content: bytes | None = None
-    content_type: str = IMAGE_CONTENT_TYPE
-    pause_s: float = 0.0
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        # A compressed reply of a megabyte may become gigabytes.
-        headers = {"accept-encoding": "identity", "content-type": self.content_type}
-        method = "GET" if self.content is None else "POST"
-        sent = {"content": self.content, "headers": headers, "timeout": self.timeout_s}
-        return {"method": method, "url": self.url, **sent}
-
-
-class Answer:
-    """A reply while it arrives. Its size is bounded, whatever the server sends."""
-
-    def __init__(self, began_s: float, reply: httpx.Response) -> None:
-        self.status, self.headers = reply.status_code, reply.headers
-        self.phrase = reply.reason_phrase or f"status {self.status}"
-        self.body, self._began_s = bytearray(), began_s
-        if reply.headers.get("content-encoding", "identity") != "identity":
-            raise httpx.ReadError("the reply is compressed, which was not asked for")
-        self.add(b"")
-
-    def add(self, part: bytes) -> None:
-        self.body += part
-        self.latency_ms = (time.perf_counter() - self._began_s) * 1e3
-        if len(self.body) > MAX_REPLY_BYTES:
-            raise httpx.ReadError(f"the reply has more than {MAX_REPLY_BYTES} bytes")
-
-
-# What a client asks for one image: yields requests, gets an Answer or why there is none.
-Steps = Generator[Ask, Any, Prediction]
-
-
-class Conversation:
-    """Makes the requests of both clients and reads the replies; subclasses only send."""
+class _Exchange:
+    """The requests and replies of both clients, which only differ in who waits for them."""
 
     def __init__(
         self,
@@ -205,50 +161,49 @@ class Conversation:
         # SageMaker's path, which TorchServe leads to the model that it was started with.
         self._path = make_path(model) if model else INVOCATIONS
         self._input = HandlerConfig()
-        self._open(headers, verify)
-
-    def _open(self, headers: dict[str, str] | None, verify: bool | ssl.SSLContext) -> None:
-        raise NotImplementedError
+        self._transport = DeadlineTransport(verify)
+        self._http = httpx.Client(headers=headers, trust_env=False, transport=self._transport)
+        # A compressed reply of a megabyte may become gigabytes.
+        self._http.headers["accept-encoding"] = "identity"
 
     @property
     def url(self) -> httpx.URL:
         """Address of the host that is asked next."""
         return self._urls[self._turn % len(self._urls)]
 
-    def _predict(self, image: Image) -> Steps:
-        prediction = yield from self._classify(image)
+    def _predict(self, image: Image) -> Prediction:
+        prediction = self._classify(image)
         if not prediction.is_ok:
             raise ServerError(prediction)
         return prediction
 
-    def _try_predict(self, image: Image) -> Steps:
+    def _try_predict(self, image: Image) -> Prediction:
         try:
-            return (yield from self._classify(image))
+            return self._classify(image)
         except (OSError, ItemError) as error:
             return Prediction(0, error=str(error))
 
-    def _classify(self, image: Image) -> Steps:
+    def _classify(self, image: Image) -> Prediction:
         payload = image if isinstance(image, bytes) else read_regular_file(Path(image), sys.maxsize)
         if not self.thin:
-            return (yield from self._ask_model(payload, IMAGE_CONTENT_TYPE))
+            return self._ask_model(payload, IMAGE_CONTENT_TYPE)
         for _ in range(MAX_INPUTS):
             npy = make_npy(payload, self._input)
-            prediction = yield from self._ask_model(npy, NPY_CONTENT_TYPE)
+            prediction = self._ask_model(npy, NPY_CONTENT_TYPE)
             wanted = read_input(prediction)
             if wanted is None:
                 break
             self._input = wanted
         return prediction
 
-    def _ask_model(self, payload: bytes, content_type: str) -> Steps:
+    def _ask_model(self, payload: bytes, content_type: str) -> Prediction:
         """Asks the model; without a name, asks for the names of the server's models first."""
-        prediction = yield from self._ask(self._path, payload, content_type)
+        prediction = self._ask(self._path, payload, content_type)
         if self._path != INVOCATIONS or prediction.status not in (400, 404):
             return prediction
         if prediction.status == 404:
             # A front door lists its models; another kind of server may not.
-            url = str(self.url.copy_with(path="/models"))
-            names = read_models((yield Ask(url, LOOK_UP_TIMEOUT_S))) or [DEFAULT_MODEL]
+            names = self._list_models() or [DEFAULT_MODEL]
         elif NO_MODEL_NAMED in (prediction.error or ""):
             names = []
         else:
@@ -256,36 +211,66 @@ class Conversation:
         if len(names) != 1:
             raise ModelNotNamed(names)
         path = make_path(names[0])
-        named = yield from self._ask(path, payload, content_type)
+        named = self._ask(path, payload, content_type)
         if named.is_ok:
             self._path = path
         elif prediction.status == named.status == 404:
             raise ModelNotNamed([])
         return named
 
-    def _ask(self, path: str, payload: bytes, content_type: str) -> Steps:
+    def _list_models(self) -> list[str]:
+        """Returns the names of a front door's models; empty if the server lists none."""
+        with contextlib.suppress(ServerUnreachable, ValueError, KeyError, TypeError):
+            listed = self._send("GET", self.url, "/models", LOOK_UP_TIMEOUT_S).json()
+            return [str(one["modelName"]) for one in listed["models"]]
+        return []
+
+    def _ask(self, path: str, payload: bytes, content_type: str) -> Prediction:
         """Asks until a final status arrives, or the tries are used up."""
-        tries, pause_s = 1, 0.0
+        tries, sent = 1, {"content": payload, "headers": {"content-type": content_type}}
         while True:
-            turn, url = self._turn, self.url
-            answer = yield Ask(f"{url}{path}", self.timeout_s, payload, content_type, pause_s)
-            if isinstance(answer, Answer):
-                prediction = parse_answer(answer, tries)
+            turn, host = self._turn, self.url
+            try:
+                prediction = self._send("POST", host, path, self.timeout_s, **sent)
                 # An image that has ended a worker must not end another one.
                 is_final = prediction.error_type == WORKER_DIED.type
-                if is_final or answer.status not in PASSING or tries > self.retries:
-                    return prediction
-            elif tries > self.retries:
-                why = str(answer) or f"it took longer than {self.timeout_s:g} s"
-                raise ServerUnreachable(f"no answer from {url}: {why}") from answer
-            # Set, not incremented: another thread may have met the same failure.
+                if is_final or prediction.status not in PASSING or tries > self.retries:
+                    return replace(prediction, tries=tries)
+            except ServerUnreachable:
+                if tries > self.retries:
+                    raise
+            # Set, not incremented: another request may have met the same failure.
             self._turn = turn + 1
             rounds, is_within = divmod(tries, len(self._urls))
-            pause_s = 0.0 if is_within else make_pause_s(rounds)
+            if not is_within:
+                time.sleep(make_pause_s(rounds))
             tries += 1
 
+    def _send(
+        self, method: str, host: httpx.URL, path: str, timeout_s: float, **sent: Any
+    ) -> Prediction:
+        """Sends a request; raises ServerUnreachable without a usable reply after `timeout_s`."""
+        body, began_s, deadline = (
+            bytearray(),
+            time.perf_counter(),
+            self._transport.within(timeout_s),
+        )
+        sent["timeout"] = timeout_s
+        try:
+            with deadline, self._http.stream(method, f"{host}{path}", **sent) as reply:
+                if reply.headers.get("content-encoding", "identity") != "identity":
+                    raise httpx.ReadError("the reply is compressed, which was not asked for")
+                for part in reply.iter_raw():
+                    body += part
+                    if len(body) > MAX_REPLY_BYTES:
+                        raise httpx.ReadError(f"the reply has more than {MAX_REPLY_BYTES} bytes")
+        except httpx.TransportError as error:
+            why = str(error) or f"it took longer than {timeout_s:g} s"
+            raise ServerUnreachable(f"no answer from {host}: {why}") from error
+        return parse_reply(reply, bytes(body), (time.perf_counter() - began_s) * 1e3)
 
-class Client(Conversation):
+
+class Client(_Exchange):
     """Sends images to one model over kept connections. Threads may share it.
 
     Args:
@@ -303,10 +288,6 @@ class Client(Conversation):
             host is asked at once, the same host after a pause. Repeating a prediction is safe: it
             changes nothing on the server.
     """
-
-    def _open(self, headers: dict[str, str] | None, verify: bool | ssl.SSLContext) -> None:
-        self._transport = DeadlineTransport(verify)
-        self._http = httpx.Client(headers=headers, trust_env=False, transport=self._transport)
 
     def __enter__(self) -> Client:
         return self
@@ -330,11 +311,11 @@ class Client(Conversation):
             ModelNotNamed: the server has several models, or does not list them.
             offpath.handler.errors.ItemError: the image cannot be decoded (only with `thin`).
         """
-        return self._run(self._predict(image))
+        return self._predict(image)
 
     def try_predict(self, image: Image) -> Prediction:
         """Classifies one image like `predict`, but returns an error as a Prediction."""
-        return self._run(self._try_predict(image))
+        return self._try_predict(image)
 
     def predict_many(self, images: Iterable[Image], at_once: int = 8) -> Iterator[Prediction]:
         """Yields the predictions of `try_predict` in the order of the images.
@@ -354,34 +335,13 @@ class Client(Conversation):
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _run(self, steps: Steps) -> Prediction:
-        step = advance(steps)
-        while isinstance(step, Ask):
-            step = advance(steps, self._send(step))
-        return step
 
-    def _send(self, ask: Ask) -> Answer | Exception:
-        if ask.pause_s:
-            time.sleep(ask.pause_s)
-        began_s = time.perf_counter()
-        try:
-            with self._transport.within(ask.timeout_s), self._http.stream(**ask.arguments) as reply:
-                answer = Answer(began_s, reply)
-                for part in reply.iter_raw():
-                    answer.add(part)
-                return answer
-        except httpx.TransportError as error:
-            return error
+class AsyncClient(_Exchange):
+    """A `Client` for asyncio, whose requests are sent by threads beside the event loop.
 
-
-class AsyncClient(Conversation):
-    """A `Client` for asyncio. Files are read, and images decoded, on threads beside the loop."""
-
-    def _open(self, headers: dict[str, str] | None, verify: bool | ssl.SSLContext) -> None:
-        limits = httpx.Limits(max_connections=None)
-        self._http = httpx.AsyncClient(
-            headers=headers, trust_env=False, verify=verify, limits=limits
-        )
+    This takes less CPU time than httpx's own client for asyncio. The request of a call that is
+    cancelled goes on until its reply or its time-out.
+    """
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -390,73 +350,41 @@ class AsyncClient(Conversation):
         await self.aclose()
 
     async def aclose(self) -> None:
-        await self._http.aclose()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._http.close()
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(MAX_THREADS, "offpath-client")
 
     async def predict(self, image: Image) -> Prediction:
         """Classifies one image; raises like `Client.predict`."""
-        return await self._run(self._predict(image))
+        return await asyncio.wrap_future(self._threads.submit(self._predict, image))
 
     async def try_predict(self, image: Image) -> Prediction:
         """Classifies one image like `predict`, but returns an error as a Prediction."""
-        return await self._run(self._try_predict(image))
+        return await asyncio.wrap_future(self._threads.submit(self._try_predict, image))
 
     async def predict_many(
         self, images: Iterable[Image], at_once: int = 8
     ) -> AsyncIterator[Prediction]:
         """Yields predictions like `Client.predict_many`."""
-        waiting: deque[asyncio.Task[Prediction]] = deque()
+        waiting: deque[Future[Prediction]] = deque()
         try:
             for image in images:
                 if len(waiting) == at_once:
-                    yield await waiting.popleft()
-                waiting.append(asyncio.create_task(self.try_predict(image)))
+                    yield await asyncio.wrap_future(waiting.popleft())
+                waiting.append(self._threads.submit(self._try_predict, image))
             while waiting:
-                yield await waiting.popleft()
+                yield await asyncio.wrap_future(waiting.popleft())
         finally:
-            for task in waiting:
-                task.cancel()
-
-    async def _run(self, steps: Steps) -> Prediction:
-        step = await asyncio.to_thread(advance, steps)
-        while isinstance(step, Ask):
-            step = await asyncio.to_thread(advance, steps, await self._send(step))
-        return step
-
-    async def _send(self, ask: Ask) -> Answer | Exception:
-        await asyncio.sleep(ask.pause_s)
-        try:
-            return await asyncio.wait_for(self._exchange(ask), ask.timeout_s)
-        except (httpx.TransportError, asyncio.TimeoutError) as error:
-            return error
-
-    async def _exchange(self, ask: Ask) -> Answer:
-        began_s = time.perf_counter()
-        async with self._http.stream(**ask.arguments) as reply:
-            answer = Answer(began_s, reply)
-            async for part in reply.aiter_raw():
-                answer.add(part)
-            return answer
-
-
-def advance(steps: Steps, answer: Answer | Exception | None = None) -> Ask | Prediction:
-    """Returns the next request, or the prediction at the end."""
-    try:
-        return steps.send(answer)
-    except StopIteration as done:
-        prediction: Prediction = done.value
-        return prediction
+            for one in waiting:
+                one.cancel()
 
 
 def make_path(model: str) -> str:
     """Returns the path of MODEL or MODEL/VERSION, whatever characters a server's list has in it."""
     return f"/predictions/{quote(model, errors='replace')}"
-
-
-def read_models(answer: Answer | Exception) -> list[str]:
-    """Returns the names of a front door's models; empty if the server lists none."""
-    with contextlib.suppress(AttributeError, ValueError, KeyError, TypeError):
-        return [str(one["modelName"]) for one in parse_json(answer.body)["models"]]  # type: ignore
-    return []
 
 
 def make_pause_s(rounds: int) -> float:
@@ -489,7 +417,7 @@ def read_input(prediction: Prediction) -> HandlerConfig | None:
     return None
 
 
-def parse_json(text: bytes | bytearray) -> Any:
+def parse_json(text: bytes) -> Any:
     """Parses JSON; raises ValueError for anything else, and for nesting that is too deep."""
     try:
         return json.loads(text)
@@ -524,26 +452,25 @@ def _parse_labels(value: object) -> list[tuple[str, float]]:
     return [(label, float(p)) for label, p in value.items()]
 
 
-def parse_answer(answer: Answer, tries: int) -> Prediction:
+def parse_reply(reply: httpx.Response, body: bytes, latency_ms: float) -> Prediction:
     labels: list[tuple[str, float]] = []
     error = error_type = value = None
     with contextlib.suppress(ValueError):
-        value = parse_json(answer.body)
-    if answer.status == 200:
+        value = parse_json(body)
+    if reply.status_code == 200:
         labels = _parse_labels(value)
     elif isinstance(value, dict) and isinstance(value.get("message"), str):
         error = value["message"]
         error_type = value["type"] if isinstance(value.get("type"), str) else None
     else:
-        error = answer.phrase
+        error = reply.reason_phrase or f"status {reply.status_code}"
     return Prediction(
-        status=answer.status,
+        status=reply.status_code,
         labels=labels,
         error=error,
         error_type=error_type,
-        latency_ms=answer.latency_ms,
-        server_timing=parse_server_timing(answer.headers.get("server-timing", "")),
-        request_id=answer.headers.get(REQUEST_ID_HEADER),
-        body=bytes(answer.body),
-        tries=tries,
+        latency_ms=latency_ms,
+        server_timing=parse_server_timing(reply.headers.get("server-timing", "")),
+        request_id=reply.headers.get(REQUEST_ID_HEADER),
+        body=body,
     )

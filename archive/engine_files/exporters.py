@@ -204,7 +204,7 @@ def save_for_openvino(source: Any, path: Path, shape: Sequence[int] | None = Non
 
 
 # Begins the names of what is added; a user's model has no such names.
-PREFIX = "offpath/"
+NODE_PREFIX = "offpath/"
 
 
 def prepend_normalisation(source: Path, config: HandlerConfig, path: Path) -> None:
@@ -220,7 +220,7 @@ def prepend_normalisation(source: Path, config: HandlerConfig, path: Path) -> No
     old = next(one for one in graph.input if one.name not in weights)
     batch = old.type.tensor_type.shape.dim[0].dim_value or "batch"
     images = onnx.helper.make_tensor_value_info(
-        f"{PREFIX}images",
+        f"{NODE_PREFIX}images",
         onnx.TensorProto.UINT8,
         [batch, *config.input_geometry.shape],
     )
@@ -247,7 +247,7 @@ def _make_nodes(onnx: Any, config: HandlerConfig, first: str, last: str) -> list
         del steps[0]
     nodes = []
     for operator, constant, attributes in steps:
-        inputs, output = [first], f"{PREFIX}{operator}"
+        inputs, output = [first], f"{NODE_PREFIX}{operator}"
         if constant is not None:
             inputs.append(f"{output}/constant")
             value = onnx.numpy_helper.from_array(constant)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from offpath.deploy.exportable import read_exportable, write_export
 from offpath.errors import WrongOption
+from offpath.serving.server.server_settings import LOOPBACK
 
 TEMPLATES = Path(__file__).parent
-LOOPBACK = "127.0.0.1"
 # In a pod: others reach it by its address, and a NetworkPolicy decides who may.
 ALL_ADDRESSES = "0.0.0.0"
 # Tested with this version; 2.60 brought the HAProxy ingress.

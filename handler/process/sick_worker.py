@@ -80,7 +80,7 @@ class ModelHealth:
         """
         # The frames hold the batch's tensors.
         traceback.clear_frames(error.__traceback__)
-        last = describe_error(error)
+        last = name_error(error)
         if is_out_of_memory(error):
             torch.cuda.empty_cache()  # does nothing on a CPU
             self.out_of_memory += is_model
@@ -100,7 +100,7 @@ class ModelHealth:
         return ModelFailed("the model failed on this batch; send the request again")
 
 
-def describe_error(error: Exception) -> str:
+def name_error(error: Exception) -> str:
     """Returns an error's type and the line of its text that says most, as ASCII."""
     lines = str(error).splitlines() or [""]
     line = next(filter(STICKY.search, lines), lines[0])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from offpath.handler.config_section import suggest
 
-PREFIX = "OFFPATH_"
+VARIABLE_PREFIX = "OFFPATH_"
 # The variables of this repository after their prefix: of commands and workers, of images and units,
 # of measurements, of scripts and tests.
 VARIABLES = frozenset(
@@ -27,8 +27,10 @@ OF_A_SERVICE = re.compile(r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_[A-
 
 def find_unread_variables(environ: Mapping[str, str]) -> Iterator[str]:
     """Yields the variables with offpath's prefix that nothing reads."""
-    names = [name.removeprefix(PREFIX) for name in environ if name.startswith(PREFIX)]
+    names = [
+        name.removeprefix(VARIABLE_PREFIX) for name in environ if name.startswith(VARIABLE_PREFIX)
+    ]
     for name in names:
         if name not in VARIABLES and not OF_A_SERVICE.fullmatch(name):
-            near = suggest(name, VARIABLES).replace("mean ", f"mean {PREFIX}")
-            yield f"unknown variable {PREFIX + name}{near}"
+            near = suggest(name, VARIABLES).replace("mean ", f"mean {VARIABLE_PREFIX}")
+            yield f"unknown variable {VARIABLE_PREFIX + name}{near}"

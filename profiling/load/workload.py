@@ -25,7 +25,7 @@ from offpath.errors import WrongOption
 from offpath.handler.image import SUFFIXES
 from offpath.profiling.core.workplace import cache_folder
 
-MANIFEST = "manifest.json"
+SET_INDEX = "manifest.json"
 # The four photographs in the package, which need no other package.
 BUNDLED_NAME = "bundled"
 # Raise this when the generator changes, so that older caches are left alone.
@@ -82,7 +82,7 @@ def load_workload(name: str, progress: Callable[[str], None] = lambda line: None
     if spec is None:
         return load_folder(Path(name))
     folder = cache_folder() / "workloads" / f"{name}-seed0-v{GENERATOR_VERSION}"
-    if not (folder / MANIFEST).is_file():
+    if not (folder / SET_INDEX).is_file():
         progress(f"making {spec.count} photographs for {name} in {folder}")
         generate(spec, folder)
     return load_verified(name, folder)
@@ -122,7 +122,7 @@ def check_image(path: Path) -> None:
 
 
 def load_verified(name: str, folder: Path) -> Workload:
-    listed: dict[str, str] = json.loads((folder / MANIFEST).read_text())["sha256"]
+    listed: dict[str, str] = json.loads((folder / SET_INDEX).read_text())["sha256"]
     paths = [folder / file for file in listed]
     for path in paths:
         if not path.is_file() or checksum(path.read_bytes()) != listed[path.name]:
@@ -151,7 +151,7 @@ def generate(spec: WorkloadSpec, folder: Path) -> None:
     for name, data in files.items():
         (staging / name).write_bytes(data)
     manifest = {"sha256": {name: checksum(data) for name, data in files.items()}}
-    (staging / MANIFEST).write_text(json.dumps(manifest, indent=1))
+    (staging / SET_INDEX).write_text(json.dumps(manifest, indent=1))
     try:
         os.rename(staging, folder)
     except OSError:

@@ -23,13 +23,13 @@ from offpath.profiling.load.call import Call
 from offpath.profiling.servers import confined
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.server_process import (
-    LOOPBACK,
     ServerProcess,
     command_line,
     is_ok,
     start_process,
 )
 from offpath.serving.process.ports import resolve_ports
+from offpath.serving.server.server_settings import LOOPBACK
 
 if TYPE_CHECKING:
     from offpath.profiling.load.model_under_test import ModelUnderTest

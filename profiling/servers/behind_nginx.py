@@ -20,11 +20,12 @@ from offpath.profiling.load.call import Call
 from offpath.profiling.load.window import Groups, RunningServer
 from offpath.profiling.servers.adapter import PackagedAdapter
 from offpath.profiling.servers.mosec import MosecOffpathDecode
-from offpath.profiling.servers.server_process import LOOPBACK, ServerProcess, is_ok, start_process
+from offpath.profiling.servers.server_process import ServerProcess, is_ok, start_process
 from offpath.profiling.servers.torchserve import NGINX
 from offpath.profiling.servers.triton import TritonOffpathDecode
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.process.ports import resolve_ports
+from offpath.serving.server.server_settings import LOOPBACK
 
 TOKEN = "Bearer benchmark"
 READY = "/nginx-is-ready"

@@ -32,7 +32,6 @@ CHUNK_BYTES = 1 << 20
 # By its path, because an export before ours on the path has another package offpath.
 PROGRAM = ("-I", __file__)
 INSIDE = "--inside"
-LOOPBACK = "127.0.0.1"
 BACKLOG = 512
 NAMESPACE = ("unshare", "--map-root-user", "--net")
 
@@ -53,7 +52,7 @@ def confine(python: Path, port: int, inner_port: int, command: Sequence[str]) ->
 
 def enter_namespace(port: int, arguments: Sequence[str]) -> NoReturn:
     """Listens, then runs this program again inside a new namespace, with the socket."""
-    listener = socket.create_server((LOOPBACK, port), backlog=BACKLOG)
+    listener = socket.create_server(("127.0.0.1", port), backlog=BACKLOG)
     listener.set_inheritable(True)
     inside = [sys.executable, *PROGRAM, INSIDE, str(listener.fileno()), *arguments]
     os.execvp(NAMESPACE[0], [*NAMESPACE, *inside])
@@ -78,7 +77,7 @@ def accept(listener: socket.socket, inner_port: int) -> None:
     while True:
         outer, _ = listener.accept()
         try:
-            inner = socket.create_connection((LOOPBACK, inner_port))
+            inner = socket.create_connection(("127.0.0.1", inner_port))
         except ConnectionError:
             # The server is not ready: our client sees its connection closed and tries again.
             outer.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from offpath.profiling.servers.adapter import PackagedAdapter, ServiceSettings, Start, is_service
 from offpath.profiling.servers.environments import Environment
-from offpath.profiling.servers.server_process import LOOPBACK
+from offpath.serving.server.server_settings import LOOPBACK
 
 
 class Mosec(PackagedAdapter):

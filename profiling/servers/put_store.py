@@ -20,7 +20,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from offpath.profiling.servers.server_process import LOOPBACK, start_process
+from offpath.profiling.servers.server_process import start_process
+from offpath.serving.server.server_settings import LOOPBACK
 
 MODULE = "offpath.profiling.servers.put_store"
 BUCKET = "offpath-predictions"

@@ -21,7 +21,7 @@ from offpath.profiling.servers.adapter import (
 )
 from offpath.profiling.servers.confined import confine, why_no_namespace
 from offpath.profiling.servers.environments import Environment
-from offpath.profiling.servers.server_process import LOOPBACK
+from offpath.serving.server.server_settings import LOOPBACK
 
 if TYPE_CHECKING:
     from starlette.requests import Request

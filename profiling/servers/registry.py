@@ -74,7 +74,7 @@ ENVIRONMENTS: dict[str, Environment] = {
     if (environment := getattr(make, "environment", None)) is not None
 }
 MOST_MODELS = 64
-FORM = "NAME=SERVER:KEY=VALUE;KEY=VALUE"
+VARIANT_FORM = "NAME=SERVER:KEY=VALUE;KEY=VALUE"
 VMARGS, MORE_VMARGS, MODELS = "vmargs", "vmargs+", "models"
 # The keys of TorchServe's ConfigManager.java that a benchmark can vary. It sets addresses, ports,
 # model store and models itself.
@@ -141,7 +141,7 @@ def parse_override(text: str) -> tuple[str, str, dict[str, str]]:
     pairs = [pair.partition("=") for pair in listed.split(";") if pair.strip()]
     settings = {key.strip(): value.strip() for key, _, value in pairs}
     if not (name and server and pairs) or "/" in name or name.startswith("."):
-        raise WrongOption(f"variant {text!r}: expected {FORM}, and no slash in the name")
+        raise WrongOption(f"variant {text!r}: expected {VARIANT_FORM}, and no slash in the name")
     for key, sign, _ in pairs:
         if key.strip() not in KNOWN and not re.fullmatch(r"(handler|env)\.\w+", key.strip()):
             raise WrongOption(

@@ -33,7 +33,6 @@ from offpath.serving.process.processes import (
 
 MODULE = "offpath.profiling.servers.server_process"
 MARK_VARIABLE = "OFFPATH_SERVER_ID"
-LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 15.0
 POLL_S = 0.05

@@ -28,7 +28,7 @@ from offpath.profiling.servers.adapter import (
     is_service,
 )
 from offpath.profiling.servers.environments import Environment
-from offpath.profiling.servers.server_process import LOOPBACK
+from offpath.serving.server.server_settings import LOOPBACK
 
 if TYPE_CHECKING:
     from offpath.profiling.servers.classifiers import Labels

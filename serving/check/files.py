@@ -54,7 +54,7 @@ BODY_BYTES = 1_200_000
 SIZE = re.compile(r"(\d+)([kmgt]?)", re.IGNORECASE)
 METRICS_CURE = f"metrics_config={CONF_DIR / 'metrics.yaml'}"
 LOG4J_CURE = f"-Dlog4j.configurationFile=file://{CONF_DIR / 'log4j2.xml'}"
-LOOPBACK = re.compile(r"//(127\.|localhost|\[::1\])|^unix:")
+LOCAL_ADDRESS = re.compile(r"//(127\.|localhost|\[::1\])|^unix:")
 
 
 def check_archive(path: Path) -> Iterator[Finding]:
@@ -201,7 +201,7 @@ def _check_addresses(area: str, properties: Mapping[str, str]) -> Iterator[Findi
     }
     for key, (severity, cost) in open_to_all.items():
         address = properties.get(key, DEFAULTS[key])
-        if has_no_tokens and not LOOPBACK.search(address):
+        if has_no_tokens and not LOCAL_ADDRESS.search(address):
             yield severity(area, key, f"{address} {cost}", f"{key}={DEFAULTS[key]}")
     if properties.get("enable_model_api") == "true" and not properties.get("allowed_urls"):
         found = "not set: models can be loaded from any URL (CVE-2023-43654)"

@@ -12,7 +12,7 @@ from offpath.errors import ExpectedError
 from offpath.serving.process.tmp_folders import make_locked_folder, remove_dead_folders
 
 SHM = Path("/dev/shm")
-PREFIX = "offpath-bodies-"
+BODIES_PREFIX = "offpath-bodies-"
 # Room for two batches of the largest bodies.
 LEAST_BODIES = 16
 
@@ -37,7 +37,7 @@ def make_folder(
             f"{parent} is not on a tmpfs, so bodies would be written to a disk; mount a tmpfs and "
             "name it with --front-memory"
         )
-    remove_dead_folders(PREFIX, parent)
+    remove_dead_folders(BODIES_PREFIX, parent)
     free = free_bytes(parent)
     needed = bodies * max_body_bytes
     if free < needed:
@@ -46,7 +46,7 @@ def make_folder(
             f"need {needed >> 20} MB; make it larger (docker run --shm-size=2g, a Memory volume in "
             "Kubernetes), or lower max_request_size or --limit front-bodies"
         )
-    return make_locked_folder(PREFIX, parent)
+    return make_locked_folder(BODIES_PREFIX, parent)
 
 
 def free_bytes(folder: Path) -> int:

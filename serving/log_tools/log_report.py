@@ -27,7 +27,7 @@ from offpath.serving.log_tools.reading import (
     read_records,
 )
 
-FORM = "URI,since=TIME,until=TIME,model=NAME,version=VERSION"
+SET_FORM = "URI,since=TIME,until=TIME,model=NAME,version=VERSION"
 FILTERS = ("since", "until", "model", "version")
 # More than this, DuckDB writes to the database's folder.
 MEMORY_LIMIT = "1GB"
@@ -154,7 +154,7 @@ class RecordSet:
 
 
 def parse_set(text: str, uri: str = "") -> RecordSet:
-    """Parses `FORM`, of which each part may be missing.
+    """Parses `SET_FORM`, of which each part may be missing.
 
     Args:
         uri: The URI of a text without one.
@@ -167,11 +167,11 @@ def parse_set(text: str, uri: str = "") -> RecordSet:
         uri = parts.pop(0)
     chosen = dict(part.partition("=")[::2] for part in parts)
     if len(chosen) < len(parts):
-        raise WrongOption(f"{text!r}: a filter is given twice; expected {FORM}")
+        raise WrongOption(f"{text!r}: a filter is given twice; expected {SET_FORM}")
     wrong = [name for name, value in chosen.items() if name not in FILTERS or not value]
     if wrong or not uri:
         why = f"{wrong[0]!r} is no filter with a value" if wrong else "no URI"
-        raise WrongOption(f"{text!r}: {why}; expected {FORM}")
+        raise WrongOption(f"{text!r}: {why}; expected {SET_FORM}")
     since, until = (chosen.get(end) and parse_time(chosen[end]) for end in ("since", "until"))
     return RecordSet(uri, Period(since or None, until or None), *map(chosen.get, FILTERS[2:]))
 

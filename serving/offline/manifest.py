@@ -25,7 +25,7 @@ from offpath.serving.printable import printable
 from offpath.serving.storage import READERS, S3, Storage
 
 logger = logging.getLogger(__name__)
-MANIFEST = "_manifest.json.gz"
+IMAGE_LIST = "_manifest.json.gz"
 # Parts per worker, so that the last parts of all workers end at about the same time.
 PARTS_PER_WORKER = 32
 LEAST_PART, MOST_PART = 16, 2000
@@ -112,23 +112,23 @@ def find_manifest(storage: Storage, output: str, wanted: dict[str, str], workers
             images.
     """
     try:
-        content = storage.read(f"{output}/{MANIFEST}")
+        content = storage.read(f"{output}/{IMAGE_LIST}")
     except FileNotFoundError:
         if any("/." not in name[len(output) :] for name in storage.list(output)):
             raise WrongOption(
-                f"OUTPUT {output!r} holds files but no {MANIFEST}; choose an empty place"
+                f"OUTPUT {output!r} holds files but no {IMAGE_LIST}; choose an empty place"
             ) from None
         images = list_images(storage, wanted["input"])
         size = choose_part_size(len(images), workers)
         made = Manifest(**wanted, part_size=size, images=images)
         content = gzip.compress(json.dumps(asdict(made)).encode(), 1, mtime=0)
-        storage.write(f"{output}/{MANIFEST}", content)
+        storage.write(f"{output}/{IMAGE_LIST}", content)
         return made
     try:
         found = parse_manifest(content)
     except Exception as error:  # gzip, zlib and json raise a dozen kinds
         raise WrongOption(
-            f"OUTPUT {output!r} holds a {MANIFEST} that this command did not write "
+            f"OUTPUT {output!r} holds a {IMAGE_LIST} that this command did not write "
             f"({str(error):.99}); choose another OUTPUT"
         ) from error
     for key, value in wanted.items():

@@ -14,7 +14,7 @@ from offpath.errors import ExpectedError
 
 # The path of a Unix socket has at most 108 bytes; a worker's is <tmp>/.ts.sock.9000.
 MAX_TMP_PATH_BYTES = 76
-PREFIX = "offpath-run-"
+RUN_PREFIX = "offpath-run-"
 # All that is left of a server that did not start.
 LOGS = "logs"
 # Descriptors that lock the folders of this process, until it ends or removes them.
@@ -38,8 +38,8 @@ def make_short_tmp_dir() -> Path:
     base = tempfile.gettempdir()
     is_short = len(base.encode()) < MAX_TMP_PATH_BYTES
     parent = Path(base if is_short else "/tmp")
-    remove_dead_folders(PREFIX, parent)
-    folder, LOCKS[folder] = make_locked_folder(PREFIX, parent)
+    remove_dead_folders(RUN_PREFIX, parent)
+    folder, LOCKS[folder] = make_locked_folder(RUN_PREFIX, parent)
     return folder
 
 

@@ -35,7 +35,6 @@ from offpath.handler.wire_names import (
 )
 from offpath.serving.service.messages import Refused, Reply, Request
 
-MANIFEST = Path("MAR-INF") / "MANIFEST.json"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 ENTRY = "offpath_archive_entry"
 WARM_UP_BATCHES = 3
@@ -135,7 +134,7 @@ def make_context(
     name: str | None = None,
 ) -> Context:
     """Makes the context that TorchServe would pass to the handler of this archive."""
-    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest = json.loads((folder / "MAR-INF" / "MANIFEST.json").read_text())
     model = manifest["model"]
     config = yaml.safe_load((folder / model["configFile"]).read_text()) or {}
     return Context(

@@ -1,4 +1,4 @@
-"""The most expensive requests known for each format, and the ways in which a client can send them.
+"""The most expensive requests known for each format, the ways to send them, and their cost.
 
 tests/reliability/test_worst_cost.py holds them to the bound.
 """
@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import base64
 import lzma
+import os
+import pickle
+import resource
 import struct
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
+from offpath.handler.errors import ItemError
 from offpath.handler.request.forms import FORM, MULTIPART
 from tests.support.costly import (
     bmp_of_runs,
@@ -33,6 +38,7 @@ from tests.support.photographs import encode
 Maker = Callable[[], bytes]
 # Of an image, and of a request.
 MOST_BYTES, MOST_REQUEST_BYTES = 20 * 2**20, 32 * 2**20
+MOST_MEMORY_BYTES = 8 * 2**30
 
 
 class Request(NamedTuple):
@@ -251,3 +257,49 @@ COSTLY_ENVELOPES: dict[str, Callable[[], Request]] = {
 def npy_header(text: bytes) -> bytes:
     """An npy file of a header alone."""
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+class Cost(NamedTuple):
+    """The cost of one request.
+
+    Attributes:
+        cpu_s: of all threads.
+        memory_mb: more than before it.
+        answer: the error's type, or "200"; a bug is none of both.
+    """
+
+    cpu_s: float
+    memory_mb: int
+    answer: str
+
+
+def measure(work: Callable[[], object]) -> Cost:
+    """Measures a request's work in a child process, which never had more memory than now."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        try:
+            os.write(writer, pickle.dumps(_run(work)))
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as file:
+        answer = file.read()
+    os.waitpid(child, 0)
+    return pickle.loads(answer) if answer else Cost(0.0, 0, "the process ended")
+
+
+def _run(work: Callable[[], object]) -> Cost:
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
+    before, begin_s = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    try:
+        work()
+        answer = "200"
+    except ItemError as error:
+        answer = error.type
+    except Exception as error:
+        answer = f"BUG {error!r}"
+    cpu_s = time.process_time() - begin_s
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return Cost(cpu_s, (after - before) // 1024, answer)

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from offpath.archive.mar_file import MANIFEST
 from offpath.archive.model_config import SERVER_SETTINGS
 from offpath.archive.sources.stock_archive import unpack
 from offpath.errors import ExpectedError
@@ -23,7 +24,7 @@ from tests.support.echo_archive import MODEL_CONFIG
 from tests.support.guarantees import guarantee
 
 MOST_S = 2.0
-MANIFEST, CONFIG = "MAR-INF/MANIFEST.json", "model-config.yaml"
+CONFIG = "model-config.yaml"
 MODEL = {
     **{"modelName": "m", "modelVersion": "1.0", "handler": "m.py"},
     **{"modelFile": "m.py", "serializedFile": "m.pt", "configFile": CONFIG},

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import httpx
 import numpy as np
-import psutil
 import pytest
 from PIL import Image
 
@@ -24,7 +23,7 @@ from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import make_server
 from tests.conftest import build
 from tests.reliability.fault_bench import small_disks
-from tests.support.attacks import ATTACKS, connect, head_of, send_and_leave
+from tests.support.attacks import ATTACKS, send_and_leave
 from tests.support.front import FrontProcess, Reply, Seen, load_for
 from tests.support.granian import FRONTS
 from tests.support.guarantees import guarantee
@@ -120,26 +119,6 @@ def test_predictions_keep_their_rate_beside_explanations(tmp_path: Path, product
         alone = Good.of(load_for(url, bodies, CLIENTS, WINDOW_S))
     print(f"\nbeside explanations {beside}, alone {alone}")
     assert beside.rate >= LEAST_RATE * alone.rate and not beside.failed
-
-
-@guarantee("Uploads that are cut off")
-def test_uploads_that_are_cut_off_leave_nothing_in_memory(url: str) -> None:
-    before = cut_off(url, 1000)
-    after = cut_off(url, 3000)
-    print(f"\n{url}: {before >> 20} MiB after 1,000 uploads, {after >> 20} after 3,000 more")
-    # Java touches 4 kB of its fixed heap for each; an upload that stayed in Granian took 9.
-    assert after - before < 20 << 20
-
-
-def cut_off(url: str, times: int) -> int:
-    """Sends the first kB of uploads; returns the memory of all the server's processes, in bytes."""
-    for number in range(times):
-        with connect(url) as connection:
-            size = 100_000 if number % 2 else 50_000
-            connection.sendall(head_of(url, size) + bytes(1000))
-    assert httpx.post(url, content=b"no image").status_code == 415
-    children = psutil.Process().children(recursive=True)
-    return sum(child.memory_full_info().uss for child in children)
 
 
 def measure(url: str, name: str) -> tuple[Good, Good]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-import signal
 import struct
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -34,8 +32,8 @@ from tests.support.door_rounds import (
     kill_server,
     kill_worker,
 )
-from tests.support.eventually import MOST_S, eventually
-from tests.support.front import is_alive, load_for
+from tests.support.eventually import MOST_S
+from tests.support.front import load_for
 from tests.support.granian import FRONTS
 from tests.support.guarantees import guarantee
 from tests.support.s3_faults import OUTAGES, PASS, WRONG
@@ -252,24 +250,3 @@ def shifted_clock(folder: Path, shift: Path) -> dict[str, str]:
     library = folder / "shifted_clock.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
     return {"LD_PRELOAD": str(library), "OFFPATH_TEST_CLOCK": str(shift)}
-
-
-@guarantee("Processes that outlive their server")
-@guarantee("`offpath serve` is killed")
-def test_faults_sigkill_of_serve_leaves_no_process(trial: LogTrial, product: str) -> None:
-    """Checks the direct door: the server and its workers end with `offpath serve`."""
-    command = ["-m", "offpath", "serve", archives.NAME, "--json", "--port", "0"]
-    command += ["--metrics-port", "0", "--server", product, "--no-front"]
-    command += ["--model-store", str(trial.archive.parent)]
-    with subprocess.Popen(
-        [sys.executable, *command],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "OFFPATH_PREDICTION_LOG": "off"},
-    ) as serve:
-        assert serve.stdout is not None and serve.stdout.readline()
-        left = [p.pid for p in psutil.Process(serve.pid).children(recursive=True)]
-        serve.send_signal(signal.SIGKILL)
-        start_s = time.monotonic()
-    eventually(lambda: not any(map(is_alive, left)), 30)
-    print(f"\n{len(left)} processes gone {time.monotonic() - start_s:.1f} s after SIGKILL")
-    assert len(left) > 2

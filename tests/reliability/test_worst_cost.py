@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import pickle
-import resource
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ItemError
 from offpath.handler.image.decode import decode_image
 from offpath.handler.input_maker import silence_decoders
 from offpath.handler.request.forms import parse_body
@@ -24,11 +19,11 @@ from tests.fuzz.costly_requests import (
     MOST_REQUEST_BYTES,
     WAYS_IN,
     Request,
+    measure,
 )
 from tests.support.guarantees import guarantee
 
 CONFIG = HandlerConfig(exif_orientation=True)
-MOST_MEMORY_BYTES = 8 * 2**30
 MOST_S = 2.0
 # docs/security.md: memory to plan per decode thread.
 MOST_MB = 1000
@@ -89,7 +84,7 @@ def test_no_envelope_takes_more_than_two_seconds(name: str) -> None:
 
 def check(kind: str, name: str, request: Request) -> None:
     silence_decoders()
-    cost = measure(request)
+    cost = measure(partial(decode, request))
     size = len(request.body)
     COSTS.append(cost.cpu_s)
     # A row of the table in docs/results.md.
@@ -98,60 +93,10 @@ def check(kind: str, name: str, request: Request) -> None:
     assert cost.answer != "the process ended" and cost.memory_mb <= MOST_MB
 
 
-@dataclass(frozen=True)
-class Cost:
-    """The cost of one request.
-
-    Attributes:
-        cpu_s: of all threads.
-        memory_mb: more than before it.
-        answer: the error's type, or "200"; a bug is none of both.
-    """
-
-    cpu_s: float
-    memory_mb: int
-    answer: str
-
-
-def measure(request: Request) -> Cost:
-    """Reads and decodes a request as a worker does, in a child process."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
-        try:
-            os.write(writer, pickle.dumps(_take(request)))
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with open(reader, "rb") as file:
-        answer = file.read()
-    os.waitpid(child, 0)
-    if not answer:
-        return Cost(0.0, 0, "the process ended")
-    cost: Cost = pickle.loads(answer)
-    return cost
-
-
-def _take(request: Request) -> Cost:
-    body = bytearray(request.body)
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    begin_s = time.process_time()
-    try:
-        _decode(body, request.content_type)
-        answer = "200"
-    except ItemError as error:
-        answer = error.type
-    except Exception as error:
-        answer = f"BUG {error!r}"
-    cpu_s = time.process_time() - begin_s
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return Cost(cpu_s, (after - before) // 1024, answer)
-
-
-def _decode(body: bytearray, content_type: str) -> None:
-    payload = read_payload(parse_body(body, content_type), CONFIG.max_payload_bytes)
+def decode(request: Request) -> None:
+    """Reads and decodes a request as a worker does."""
+    body = parse_body(bytearray(request.body), request.content_type)
+    payload = read_payload(body, CONFIG.max_payload_bytes)
     if payload[:6] == NPY_MAGIC:
         read_npy(payload, CONFIG.input_geometry.shape)
     else:

@@ -57,9 +57,9 @@ class Attack:
     sent_share: float = 1.0
 
 
-FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+URL_FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 ATTACKS = {
-    "broken forms": Attack(lambda: b"%zz=" + b"x" * 129, headers=FORM),
+    "broken forms": Attack(lambda: b"%zz=" + b"x" * 129, headers=URL_FORM),
     "junk": Attack(lambda: b"\x00junk" * 4000),
     "JPEG of 16,000 scans": Attack(lambda: progressive_jpeg(1000, 16_000)),
     "20 MB of fill bytes": Attack(
@@ -81,7 +81,7 @@ ATTACKS = {
         lambda: make_tiff(zlib.compress(bytes(10**6)), strips=100, first=[(279, 17, [10**6] * 100)])
     ),
     "form of percent signs": Attack(
-        lambda: b"data=" + b"%" * (8 * 2**20), connections=1, pause_s=0.5, headers=FORM
+        lambda: b"data=" + b"%" * (8 * 2**20), connections=1, pause_s=0.5, headers=URL_FORM
     ),
     "damaged JPEG": Attack(COSTLY["JPEG"]["damaged, many scans"], connections=1, pause_s=2.0),
     "PNG of 50 million pixels": Attack(

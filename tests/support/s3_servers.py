@@ -15,8 +15,9 @@ from typing import Any
 
 import httpx
 
-from offpath.profiling.servers.server_process import LOOPBACK, start_process
+from offpath.profiling.servers.server_process import start_process
 from offpath.serving.process.ports import resolve_ports
+from offpath.serving.server.server_settings import LOOPBACK
 
 START_TIMEOUT_S = 60.0
 IDENTITY = ("offpath-test", "offpath-test-secret")

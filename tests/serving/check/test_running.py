@@ -21,6 +21,7 @@ from tests.support.echo_archive import make_settings
 from tests.support.front import check_addresses
 
 STATUS = ModelStatus("a", "1.0", "a.mar", 2, 2, 8, 1, 60, 60, ("READY",) * 2, (1, 2))
+OURS = {"handler": "offpath", "prediction_log": "s3://a/b"}
 
 
 def by_subject(findings: list[Finding], area: str) -> dict[str, Finding]:
@@ -59,40 +60,51 @@ def test_plain_torchserve_shows_what_it_lacks_and_its_worker_says_so_once(
         assert len(re.findall(f"this server: .*{about}", log)) == workers
 
 
+@pytest.mark.parametrize(
+    ("changes", "subject", "state", "found"),
+    [
+        pytest.param(
+            {"worker_states": ("READY", "UNLOADED")},
+            "workers",
+            State.WRONG,
+            "1 of 2",
+            id="one-ready",
+        ),
+        pytest.param({"batch_size": 1}, "batches", State.LOST, "never batched", id="no-batches"),
+        pytest.param({}, "handler", State.LOST, "not offpath's", id="another-handler"),
+        pytest.param(
+            {"described": {**OURS, "log_problem": "EACCES"}},
+            *("prediction log", State.WRONG, "EACCES"),
+            id="log-not-written",
+        ),
+        pytest.param(
+            {"described": {"handler": "offpath", "engines_lost": ["moved by 0.3"]}},
+            *("engine not used", State.LOST, "moved by 0.3"),
+            id="engine-of-the-archive-lost",
+        ),
+    ],
+)
+def test_state_of_a_model_is_found(changes: dict, subject: str, state: State, found: str) -> None:
+    findings = [one for one in check_model(replace(STATUS, **changes), None)]
+    assert [one.state for one in findings if one.subject == subject and found in one.found] == [
+        state
+    ]
+
+
 def test_a_model_without_ready_workers_is_not_taken_for_another_handlers() -> None:
     findings = by_subject(list(check_model(replace(STATUS, worker_states=()), None)), "a 1.0")
     assert findings["workers"].state is State.WRONG and "handler" not in findings
-
-
-@pytest.mark.parametrize(
-    ("changes", "subject", "state"),
-    [
-        ({"worker_states": ("READY", "UNLOADED")}, "workers", State.WRONG),
-        ({"batch_size": 1}, "batches", State.LOST),
-        ({}, "handler", State.LOST),
-    ],
-)
-def test_state_of_a_model_is_found(changes: dict, subject: str, state: State) -> None:
-    findings = list(check_model(replace(STATUS, **changes), None))
-    assert by_subject(findings, "a 1.0")[subject].state == state
 
 
 def test_prediction_log_that_cannot_be_delivered_is_lost(tmp_path: Path) -> None:
     folder = tmp_path / make_sink_folder_name("s3://a/b")
     folder.mkdir()
     write_last_error(folder, "refused", "refused with AccessDenied: allow s3:PutObject")
-    described = {"handler": "offpath", "prediction_log": "s3://a/b", "spool": str(tmp_path)}
+    described = {**OURS, "spool": str(tmp_path)}
     findings = list(check_model(replace(STATUS, described=described), None))
     (found,) = [one for one in findings if "AccessDenied" in str(one.found)]
     assert (found.subject, found.state) == ("prediction log", State.LOST)
     assert found.cure == f"offpath logs status --spool {tmp_path}"
-
-
-def test_a_prediction_log_that_is_not_written_is_wrong() -> None:
-    described = {"handler": "offpath", "prediction_log": "s3://a/b", "log_problem": "EACCES"}
-    findings = list(check_model(replace(STATUS, described=described), None))
-    (found,) = [one for one in findings if "EACCES" in one.found]
-    assert (found.subject, found.state) == ("prediction log", State.WRONG)
 
 
 def test_dropped_records_are_wrong() -> None:
@@ -106,18 +118,6 @@ offpath_log_dropped_total{{ModelName="n",Level="Model",}} 3.0
     assert found["metrics"].state is State.OK
     dropped = found["records of the log"]
     assert dropped.state is State.WRONG and dropped.found.startswith("5 were dropped")
-
-
-def test_an_engine_that_does_not_serve_is_lost_if_the_archive_has_it() -> None:
-    described = {"handler": "offpath", "engines_refused": ["no file", "moved by 0.3"]}
-    described["engines_lost"] = ["moved by 0.3"]
-    status = replace(STATUS, described=described)
-    found = [
-        (one.state, one.found)
-        for one in check_model(status, None)
-        if one.subject == "engine not used"
-    ]
-    assert found == [(State.LOST, "moved by 0.3")]
 
 
 def test_a_worker_that_ends_while_it_is_asked_is_a_finding() -> None:

@@ -67,7 +67,7 @@ def test_a_removed_folder_of_bodies_is_made_again(tmp_path: Path) -> None:
         assert ask() == (200, 200)
         assert door.place.bodies.stat().st_mode & 0o777 == 0o700
         # No other door takes it for that of a killed one.
-        remove_dead_folders(bodies.PREFIX, SHM)
+        remove_dead_folders(bodies.BODIES_PREFIX, SHM)
         assert ask() == (200, 200)
 
 
@@ -88,7 +88,7 @@ def test_a_start_first_removes_the_bodies_of_killed_doors_and_of_no_other(
 ) -> None:
     killed, dead = start_other_door()
     running, alive = start_other_door()
-    strange = SHM / f"{bodies.PREFIX}link"
+    strange = SHM / f"{bodies.BODIES_PREFIX}link"
     (tmp_path / "keep").touch()
     strange.symlink_to(tmp_path)
     try:
@@ -107,7 +107,7 @@ def test_a_start_first_removes_the_bodies_of_killed_doors_and_of_no_other(
         strange.unlink()
         running.kill()
         running.wait()
-        remove_dead_folders(bodies.PREFIX, SHM)
+        remove_dead_folders(bodies.BODIES_PREFIX, SHM)
     assert not alive.exists()
 
 

@@ -22,14 +22,14 @@ from offpath.handler.image.formats import FORMATS
 from offpath.handler.prediction_log.log_settings import S3Options
 from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.offline.manifest import (
-    MANIFEST,
+    IMAGE_LIST,
     count_results,
     find_manifest,
     list_images,
     read_list,
 )
 from offpath.serving.offline.part_runner import make_row
-from offpath.serving.storage import Storage, read_s3_options, split_name
+from offpath.serving.storage import Storage, read_s3_options
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.guarantees import guarantee
 from tests.support.images import accepted, jpeg, rejected
@@ -195,7 +195,7 @@ def test_a_listing_is_limited_to_names_that_begin_so(
     ],
 )
 def test_a_manifest_that_no_run_wrote_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / MANIFEST).write_bytes(content)
+    (tmp_path / IMAGE_LIST).write_bytes(content)
     tracemalloc.start()
     with pytest.raises(WrongOption, match="did not write .*; choose another OUTPUT"):
         find_manifest(FILES, str(tmp_path), WANTED, 1)
@@ -241,10 +241,6 @@ def test_workers_take_the_gpus_of_the_archive(monkeypatch: pytest.MonkeyPatch) -
     ):
         serving = ServingSettings.from_mapping(server)
         assert Exportable(Path("a.mar"), "a", serving, None).list_gpus() == gpus  # type: ignore
-
-
-def test_an_objects_key_may_hold_any_character() -> None:
-    assert split_name("s3://bucket/a b?c#d/ä.jpg") == ("bucket", "a b?c#d/ä.jpg")
 
 
 @pytest.mark.parametrize(

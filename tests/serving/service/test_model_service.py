@@ -1,4 +1,4 @@
-"""Limits on the images of one client, in a service whose handler waits."""
+"""A service whose handler waits: its clients' limits, and what it reads and leaves."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import asyncio
 import base64
 import json
 import threading
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from offpath.handler.wire_names import CLIENT_HEADER, FULL_HEADER
+from offpath.handler.wire_names import BODY_HEADER, CLIENT_HEADER, FULL_HEADER
+from offpath.serving.service import model_service
+from offpath.serving.service.kserve import READERS, Inference, read_v1
 from offpath.serving.service.messages import Reply, Request
 from offpath.serving.service.model_service import ModelService, ServiceSettings
 from tests.support.guarantees import guarantee
@@ -26,11 +30,13 @@ class Waiting:
 
     def __init__(self) -> None:
         self.may_go = threading.Event()
+        self.handled: list[bytes] = []
 
     def count_requests(self, *_: object) -> None:
         pass
 
     def handle(self, requests: Sequence[Request]) -> list[Reply]:
+        self.handled += [request.body for request in requests]
         self.may_go.wait()
         return [Reply(200, {}, b"{}") for _ in requests]
 
@@ -38,13 +44,24 @@ class Waiting:
         pass
 
 
-async def ask(service: ModelService, address: str, images: int, queue: int = QUEUE) -> Reply:
+def make_service(handler: Waiting, has_door: bool = True, queue: int = QUEUE) -> ModelService:
+    return ModelService(handler, ServiceSettings("m", None, 4, 0, 60.0, 1 << 20, queue, has_door))
+
+
+async def ask(
+    service: ModelService, address: str, images: int, queue: int = QUEUE, file: str = ""
+) -> Reply:
     async def body() -> AsyncIterator[bytes]:
-        texts = [base64.b64encode(b"an image").decode()] * images
-        yield json.dumps({"instances": texts}).encode()
+        yield make_body(images)
 
     headers = {CLIENT_HEADER: f"{address} {CONNECTIONS} {queue}"} if address else {}
+    headers |= {BODY_HEADER: file} if file else {}
     return await service.answer("POST", "/v1/models/m:predict", headers, body())
+
+
+def make_body(images: int) -> bytes:
+    texts = [base64.b64encode(b"an image").decode()] * images
+    return json.dumps({"instances": texts}).encode()
 
 
 @guarantee(
@@ -70,8 +87,7 @@ def test_the_images_of_one_client_are_limited(
 ) -> None:
     async def run() -> None:
         handler = Waiting()
-        settings = ServiceSettings("m", None, 4, 0, 60.0, 1 << 20, QUEUE, has_door)
-        service = ModelService(handler, settings)
+        service = make_service(handler, has_door)
         sent = asyncio.ensure_future(ask(service, first, 4))
         while service.requests < 4:
             await asyncio.sleep(0.001)
@@ -98,8 +114,7 @@ def test_the_limit_is_that_of_the_door(queue: int, most: int) -> None:
     async def run() -> None:
         handler = Waiting()
         handler.may_go.set()
-        settings = ServiceSettings("m", None, 4, 0, 60.0, 1 << 20, QUEUE, True)
-        service = ModelService(handler, settings)
+        service = make_service(handler)
         statuses = [(await ask(service, "::1", n, queue)).status for n in (most, most + 1)]
         assert statuses == [200, 400]
         service.close()
@@ -125,10 +140,57 @@ def test_a_worker_tells_the_door_that_its_queue_is_full(
     queue: int, has_door: bool, status: int, is_marked: bool
 ) -> None:
     async def run() -> None:
-        settings = ServiceSettings("m", None, 4, 0, 60.0, 1 << 20, queue, has_door)
-        service = ModelService(Waiting(), settings)
+        service = make_service(Waiting(), has_door, queue)
         reply = await ask(service, "::1", CONNECTIONS + 1)
         assert (reply.status, FULL_HEADER in reply.headers) == (status, is_marked)
         service.close()
 
     asyncio.run(run())
+
+
+def test_images_of_a_client_that_has_left_are_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, handler = tmp_path / "body", Waiting()
+    file.write_bytes(make_body(5))
+    monkeypatch.setattr(model_service, "open_body", lambda headers: file.read_bytes())
+
+    async def leave() -> None:
+        service = make_service(handler)
+        task = asyncio.ensure_future(ask(service, "::1", 0, file=str(file)))
+        while not handler.handled:
+            await asyncio.sleep(0.01)
+        file.unlink()
+        assert (await task).status == 503
+        while service.requests:
+            await asyncio.sleep(0.01)
+        handler.may_go.set()
+        await asyncio.to_thread(service.close)
+
+    asyncio.run(leave())
+    assert len(handler.handled) == 4  # the first batch
+
+
+@guarantee("Costly JSON, base64 and forms")
+def test_bodies_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    running, most, handler = 0, 0, Waiting()
+    handler.may_go.set()
+
+    def read(body: bytes, headers: Mapping[str, str], images: int) -> Inference:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        time.sleep(0.02)
+        running -= 1
+        return read_v1(body, headers, images)
+
+    monkeypatch.setitem(READERS, "v1", read)
+
+    async def send() -> None:
+        service = make_service(handler)
+        replies = await asyncio.gather(*(ask(service, f"192.0.2.{n}", 2) for n in range(8)))
+        assert [one.status for one in replies] == [200] * 8
+        await asyncio.to_thread(service.close)
+
+    asyncio.run(send())
+    assert most == 1
