@@ -69,7 +69,7 @@ compare 3 batches.json --servers '' "${both[@]}" --workers 2 --variant 'batch 8=
 compare 3 waiting.json --servers '' "${both[@]}" --workers 2 --rounds 3 \
   --variant 'asleep=offpath:handler.blocking_wait=true' --variant 'spinning=offpath:handler.blocking_wait=false'
 
-make=(python -m offpath.profiling.experiments.t4_stand_in)
+make=(python scripts/t4_stand_in.py)
 take 4 2 unfolded.mar "${make[@]}" archive FILE 'len(images) > 0'
 for model in resnet50 "$out/unfolded.mar"; do
   compare 4 "folding-$(basename "$model" .mar).json" --servers '' --workload photos-55k --workers 2 --rounds 3 \
