@@ -25,7 +25,7 @@ from offpath.profiling.core.metrics import DECODE, FORWARD
 from offpath.profiling.core.run import Cell, Failure, Figures, Observer, Run
 from offpath.profiling.core.workplace import work_folder
 from offpath.profiling.load.call import Call
-from offpath.profiling.load.generators import find_generator
+from offpath.profiling.load.generators import Load, check_generator
 from offpath.profiling.load.limits import LimitMeter, Rate
 from offpath.profiling.load.model_under_test import (
     ExpectedReply,
@@ -34,7 +34,7 @@ from offpath.profiling.load.model_under_test import (
     load_model,
     name_model,
 )
-from offpath.profiling.load.window import Load, RunningServer, WindowWatcher, measure_load
+from offpath.profiling.load.window import RunningServer, WindowWatcher, measure_load
 from offpath.profiling.load.workload import load_workload
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.registry import make_servers
@@ -210,8 +210,7 @@ class Comparison:
     ) -> None:
         self._choices, self._run, self._meter = choices, run, meter
         self._observer, self._save, self._folder = observer, save, folder
-        self._generator = find_generator(choices.load.generator)
-        self._generator.check(choices.load)
+        check_generator(choices.load)
         self._model = load_model(choices.model)
         # Refused before photographs are made, which takes a minute.
         self._servers = {adapter.name: adapter for adapter in self._find_servers()}
@@ -289,7 +288,7 @@ class Comparison:
         begin_s = time.perf_counter()
         with adapter.running() as running:
             # A stand-in for S3 beside it was started first and does not count.
-            begin_s = getattr(running, "began_s", None) or begin_s
+            begin_s = running.began_s or begin_s
             check_replies(adapter.name, running.predict_url, adapter.call, checks[:1])
             ready_s = round(time.perf_counter() - begin_s, 2)
             self._run.add(round_, name, START, {"ready_s": ready_s})
@@ -342,7 +341,7 @@ class Comparison:
         )
         watcher = WindowWatcher(server.name, server.running, self._observer)
         return {
-            **measure_load(watcher, window, self._generator),
+            **measure_load(watcher, window),
             "answer_difference": round(server.differences[cell.workload], 5),
         }
 

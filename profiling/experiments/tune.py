@@ -25,9 +25,9 @@ from offpath.profiling.core.doubts import find_doubts
 from offpath.profiling.core.run import Cell, Failure, Observer, Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.core.workplace import work_folder
-from offpath.profiling.load.generators import find_generator
+from offpath.profiling.load.generators import Load
 from offpath.profiling.load.model_under_test import identify_archive
-from offpath.profiling.load.window import Load, WindowWatcher, measure_load
+from offpath.profiling.load.window import WindowWatcher, measure_load
 from offpath.profiling.load.workload import Workload, load_workload
 from offpath.profiling.report.charts import Bar, BarChart
 from offpath.profiling.report.document import Document, Section, describe_run, format_table
@@ -197,9 +197,7 @@ def measure(
     clients = run.settings["clients"]
     with server.running() as running:
         window = load.for_window(running.predict_url, workload.paths, clients)
-        figures = measure_load(
-            WindowWatcher(name, running, observer), window, find_generator(load.generator)
-        )
+        figures = measure_load(WindowWatcher(name, running, observer), window)
     run.add(round_, name, Cell(workload.name, clients), figures)
 
 

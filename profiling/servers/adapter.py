@@ -164,6 +164,9 @@ class PackagedAdapter(Adapter):
 
     @contextmanager
     def running(self) -> Iterator[RunningServer]:
+        # Imported here: a server's own program imports this module and must stay small.
+        from offpath.profiling.load.window import RunningServer
+
         if self._folder is None:
             raise RuntimeError(f"server {self.name!r} was started before prepare()")
         with tempfile.TemporaryDirectory(prefix="offpath-", ignore_cleanup_errors=True) as scratch:
@@ -177,7 +180,23 @@ class PackagedAdapter(Adapter):
                 env=self.make_environment(start),
                 scratch=start.scratch,
             ) as process:
-                yield RunningPackage(self, process, start.url(self.predict_path))
+                yield RunningServer(
+                    start.url(self.predict_path),
+                    lambda: self._list_groups(process),
+                    process.is_running,
+                    process.log,
+                )
+
+    def _list_groups(self, process: ServerProcess) -> Groups:
+        groups: dict[str, list[int]] = {"frontend": [], "workers": []}
+        for member in process.members():
+            line = command_line(member)
+            if self.worker_mark in line:
+                groups["workers"].append(member.pid)
+            # The relay of a server in a namespace of its own is ours.
+            elif confined.__file__ not in line:
+                groups["frontend"].append(member.pid)
+        return groups
 
     def find_python(self) -> Path:
         python = self.environment.find()
@@ -222,31 +241,6 @@ class PackagedAdapter(Adapter):
             if printed < self.workers:
                 return False
         return is_ok(start.url(self.ready_path))()
-
-
-class RunningPackage:
-    """A ready packaged server (`RunningServer`)."""
-
-    def __init__(self, adapter: PackagedAdapter, process: ServerProcess, url: str) -> None:
-        self._adapter, self._process = adapter, process
-        self.predict_url = url
-
-    def groups(self) -> Groups:
-        groups: dict[str, list[int]] = {"frontend": [], "workers": []}
-        for process in self._process.members():
-            line = command_line(process)
-            if self._adapter.worker_mark in line:
-                groups["workers"].append(process.pid)
-            # The relay of a server in a namespace of its own is ours.
-            elif confined.__file__ not in line:
-                groups["frontend"].append(process.pid)
-        return groups
-
-    def is_running(self) -> bool:
-        return self._process.is_running()
-
-    def log_path(self) -> Path:
-        return self._process.log
 
 
 def is_service() -> bool:

@@ -8,8 +8,7 @@ import time
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.profiling.load.generators import find_generator
-from offpath.profiling.load.window import WindowLoad
+from offpath.profiling.load.generators import WindowLoad, send_load
 from tests.support.answering_server import answering_server
 
 
@@ -31,12 +30,9 @@ def send(tmp_path):
     body = tmp_path / "body.jpg"
     body.write_bytes(b"x" * 2000)
 
-    def send(url, generator="locust", watcher=None, **asked):
+    def send(url, watcher=None, **asked):
         settings = {"clients": 4, "warm_up_s": 0, "seconds": 1, **asked}
-        sender = find_generator(generator)
-        return sender.run(
-            WindowLoad(url=url, paths=(body,), **settings), watcher or SilentWatcher()
-        )
+        return send_load(WindowLoad(url=url, paths=(body,), **settings), watcher or SilentWatcher())
 
     return send
 
