@@ -120,19 +120,14 @@ class NvmlReader:
 class GpuSampler:
     """Samples the GPUs on a thread of its own while the `with` block runs."""
 
-    def __init__(
-        self,
-        interval_s: float = INTERVAL_S,
-        open_reader: Callable[[], NvmlReader] = NvmlReader,
-    ) -> None:
+    def __init__(self) -> None:
         self.readings: list[GpuReading] = []
-        self._interval_s, self._open_reader = interval_s, open_reader
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> GpuSampler:
         with contextlib.suppress(NoGpu):
-            reader = self._open_reader()
+            reader = NvmlReader()
             self._thread = threading.Thread(target=self._sample, args=(reader,), daemon=True)
             self._thread.start()
         return self
@@ -145,7 +140,7 @@ class GpuSampler:
     def _sample(self, reader: NvmlReader) -> None:
         start_s = time.monotonic()
         with contextlib.closing(reader):
-            while not self._ended.wait(self._interval_s):
+            while not self._ended.wait(INTERVAL_S):
                 with contextlib.suppress(NoGpu):
                     self.readings.extend(reader.read(time.monotonic() - start_s))
 

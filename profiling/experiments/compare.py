@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -175,20 +175,6 @@ class Choices:
         return limits_s + servers * (first_s + (self.rounds - 1) * next_s)
 
 
-@dataclass(frozen=True)
-class Started:
-    """A server that runs.
-
-    Attributes:
-        differences: workload -> how far its answers are off, where they were checked already.
-    """
-
-    name: str
-    adapter: Adapter
-    running: RunningServer
-    differences: dict[str, float] = field(default_factory=dict)
-
-
 class Comparison:
     """A run of servers and limits.
 
@@ -221,7 +207,9 @@ class Comparison:
             run.variants[name] = adapter.settings
         self._checks: dict[str, list[tuple[bytes, ExpectedReply]]] = {}
         # Servers that run side by side.
-        self._kept: dict[str, Started] = {}
+        self._kept: dict[str, RunningServer] = {}
+        # Server and workload -> how far the answers are off, since the server was started.
+        self._differences: dict[tuple[str, str], float] = {}
         self._done = 0
 
     def _find_servers(self) -> list[Adapter]:
@@ -273,14 +261,14 @@ class Comparison:
     def _take_turn(self, round_: int, name: str, stack: ExitStack) -> None:
         if not self._choices.side_by_side:
             with self._started(round_, name) as server:
-                self._measure_cells(round_, server)
+                self._measure_cells(round_, name, server)
             return
         if name not in self._kept:
             self._kept[name] = stack.enter_context(self._started(round_, name))
-        self._measure_cells(round_, self._kept[name])
+        self._measure_cells(round_, name, self._kept[name])
 
     @contextmanager
-    def _started(self, round_: int, name: str) -> Iterator[Started]:
+    def _started(self, round_: int, name: str) -> Iterator[RunningServer]:
         """Starts a server, and measures the time until its first answer."""
         self._say(round_, name, "start")
         adapter = self._servers[name]
@@ -292,12 +280,14 @@ class Comparison:
             check_replies(adapter.name, running.predict_url, adapter.call, checks[:1])
             ready_s = round(time.perf_counter() - begin_s, 2)
             self._run.add(round_, name, START, {"ready_s": ready_s})
-            yield Started(name, adapter, running)
+            for workload in self._workloads:
+                self._differences.pop((name, workload), None)
+            yield running
 
-    def _measure_cells(self, round_: int, server: Started) -> None:
+    def _measure_cells(self, round_: int, name: str, server: RunningServer) -> None:
         for cell in self._choices.cells:
-            self._say(round_, server.name, cell.describe())
-            self._add(round_, server.name, cell, self._measure(server, cell))
+            self._say(round_, name, cell.describe())
+            self._add(round_, name, cell, self._measure(name, server, cell))
 
     def _measure_limits(self, round_: int) -> None:
         if self._run.has_failed(DECODE):
@@ -322,27 +312,26 @@ class Comparison:
         self._observer.on_progress(self._done, total)
         self._save(self._run)
 
-    def _measure(self, server: Started, cell: Cell) -> Figures:
-        adapter, url, load = server.adapter, server.running.predict_url, self._choices.load
-        warm_up_s = load.warm_up_s
-        if cell.workload in server.differences:
+    def _measure(self, name: str, server: RunningServer, cell: Cell) -> Figures:
+        url, call, load = server.predict_url, self._servers[name].call, self._choices.load
+        warm_up_s, checked = load.warm_up_s, (name, cell.workload)
+        if checked in self._differences:
             warm_up_s = min(warm_up_s, TURN_WARM_UP_S)
         else:
             checks = self._make_checks(cell.workload)
-            difference = check_replies(adapter.name, url, adapter.call, checks)
-            server.differences[cell.workload] = difference
+            self._differences[checked] = check_replies(name, url, call, checks)
         window = load.for_window(
             url,
             self._workloads[cell.workload].paths,
             cell.clients,
-            more_paths=adapter.call.more_paths,
-            headers=adapter.call.all_headers,
+            more_paths=call.more_paths,
+            headers=call.all_headers,
             warm_up_s=warm_up_s,
         )
-        watcher = WindowWatcher(server.name, server.running, self._observer)
+        watcher = WindowWatcher(name, server, self._observer)
         return {
             **measure_load(watcher, window),
-            "answer_difference": round(server.differences[cell.workload], 5),
+            "answer_difference": round(self._differences[checked], 5),
         }
 
     def _make_checks(self, workload: str) -> list[tuple[bytes, ExpectedReply]]:

@@ -199,7 +199,7 @@ def document_of(run: Run, baseline: str | None = None) -> Document:
     (name,) = run.variants
     server = Profiled(Summary(run), name)
     charts = draw_bars([server], TITLE, ACCOUNT)
-    account = [[row.part, row.format_ms(), row.format_share()] for row in server.list_rows(ACCOUNT)]
+    account = server.list_rows(ACCOUNT)
     sections = [
         Section(
             "The account",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import symtable
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +27,7 @@ from offpath.profiling.profilers.handler_process import (
     profile_handler,
 )
 from offpath.profiling.profilers.profile_report import FUNCTIONS, LINES, list_batches
+from offpath.profiling.servers.put_store import PREDICTION_LOG, Beside, run_put_store
 
 OFFPATH, STOCK, NAIVE = "offpath", "stock", "naive"
 BUILT_IN = (OFFPATH, STOCK, NAIVE)
@@ -176,12 +177,12 @@ def build_handler(
     """Builds the archive of a handler of BUILT_IN; any other gets the stock weights and labels."""
     # Imported here: torch takes seconds to import, and a wrong name is reported before that.
     from offpath.profiling.load.model_under_test import load_model
-    from offpath.profiling.servers import archives, put_store
+    from offpath.profiling.servers import archives
 
     model = load_model(model_name)
     if source == NAIVE:
         return archives.build_naive(model, folder)
-    log = {"prediction_log": dict(put_store.PREDICTION_LOG)} if has_log else {}
+    log = {"prediction_log": dict(PREDICTION_LOG)} if has_log else {}
     config = archives.offpath_config(model, 1, threads=1, **log)
     config |= name_keys(batch_size=batch_size)
     if source == OFFPATH:
@@ -249,12 +250,14 @@ def run_profile(choices: ProfileChoices, observer: Observer, save: Callable[[Run
     for one in handlers:
         model = Path(one.source if one.is_archive else choices.shared_model).name
         run.variants[one.name] = {"model": model, "batch_size": one.batch_size(choices.batch_size)}
-    temporary = tempfile.TemporaryDirectory(prefix="offpath-profile-")
-    with temporary as folder, running_s3(handlers, observer) as s3_environ:
+    # Our handler ships its prediction log to the naive one's stand-in for S3: both put predictions.
+    has_store = any(one.source == NAIVE for one in handlers)
+    beside = run_put_store() if has_store else nullcontext(Beside())
+    with tempfile.TemporaryDirectory(prefix="offpath-profile-") as folder, beside as store:
         for done, handler in enumerate(handlers):
             observer.on_progress(done, len(handlers))
             try:
-                add_handler(run, choices, handler, s3_environ, workload, Path(folder), observer)
+                add_handler(run, choices, handler, store.env, workload, Path(folder), observer)
             except ExpectedError as error:
                 run.failures.append(Failure(0, handler.name, str(error)))
                 observer.on_failure(handler.name, str(error))
@@ -262,24 +265,6 @@ def run_profile(choices: ProfileChoices, observer: Observer, save: Callable[[Run
     if not run.rows:
         raise ExpectedError(run.failures[0].reason)
     return run
-
-
-@contextlib.contextmanager
-def running_s3(
-    handlers: Sequence[HandlerChoice], observer: Observer
-) -> Iterator[Mapping[str, str]]:
-    """Runs a stand-in for S3 if a handler is the naive one; yields variables that name it.
-
-    Our handler ships its prediction log to it too, so both put each prediction.
-    """
-    if not any(one.source == NAIVE for one in handlers):
-        yield {}
-        return
-    from offpath.profiling.servers.put_store import run_put_store
-
-    observer.on_step("a stand-in for S3")
-    with run_put_store() as store:
-        yield store.env
 
 
 def add_handler(
