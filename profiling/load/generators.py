@@ -151,14 +151,6 @@ class LoadSample:
     latencies_ms: list[float] = field(repr=False)
     cpu_s: float
 
-    @property
-    def ok(self) -> int:
-        return self.statuses.get("200", 0)
-
-    @property
-    def failures(self) -> int:
-        return sum(self.statuses.values()) - self.ok
-
 
 class Watcher(Protocol):
     """Is called while the load runs, on the caller's thread."""

@@ -173,7 +173,7 @@ def name_figures(
     """Returns what clients saw and the CPU time by group; BESIDE is not counted as the server's."""
     return {
         "elapsed_s": round(sample.elapsed_s, 4),
-        "replies_200": sample.ok,
+        "replies_200": sample.statuses.get("200", 0),
         **{f"replies_{status}": n for status, n in sample.statuses.items()},
         "latency_ms": sample.latencies_ms,
         "other_cores": round(cpu_s["other"] / sample.elapsed_s, 4),

@@ -26,7 +26,7 @@ from offpath.profiling.core.figures import format_figure, format_ms, format_shar
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.profilers.collector import BatchSample, FunctionSample, LineSample
-from offpath.profiling.report.charts import Chart, StackedBar, StackedChart
+from offpath.profiling.report.charts import Bar, BarChart, Chart
 from offpath.profiling.report.document import (
     Document,
     Section,
@@ -182,11 +182,11 @@ def show_ms(ms: float | None) -> str:
 def draw_bars(handlers: Handlers, title: str, kind: str) -> list[Chart]:
     """Draws stacked bars of the parts of a kind, on one scale."""
     bars = [
-        StackedBar(one.name, [*parts.items()], f"{show_ms(one.total(kind))} ms")
+        Bar(one.name, one.total(kind), f"{show_ms(one.total(kind))} ms", parts=parts)
         for one in handlers
         if (parts := one.parts(kind))
     ]
-    return [StackedChart(title, "ms", bars)] if bars else []
+    return [BarChart(title, "ms", bars)] if bars else []
 
 
 def name_function(sample: FunctionSample) -> str:

@@ -103,8 +103,8 @@ class Start:
     def port(self) -> int:
         return self.ports[0]
 
-    def url(self, path: str = "", port: int = 0) -> str:
-        return f"http://{LOOPBACK}:{self.ports[port]}{path}"
+    def url(self, path: str) -> str:
+        return f"http://{LOOPBACK}:{self.port}{path}"
 
     def run_module(self, name: str, *arguments: str) -> list[str]:
         return [str(self.python), "-m", name, *arguments]
@@ -167,11 +167,12 @@ class PackagedAdapter(Adapter):
         # Imported here: a server's own program imports this module and must stay small.
         from offpath.profiling.load.window import RunningServer
 
-        if self._folder is None:
-            raise RuntimeError(f"server {self.name!r} was started before prepare()")
+        python = self.environment.find()
+        if self._folder is None or python is None:
+            raise RuntimeError(f"server {self.name!r} was started before setup or prepare()")
         with tempfile.TemporaryDirectory(prefix="offpath-", ignore_cleanup_errors=True) as scratch:
             ports = tuple(resolve_ports(LOOPBACK, [0] * self.port_count))
-            start = Start(self.find_python(), self._folder, Path(scratch), ports)
+            start = Start(python, self._folder, Path(scratch), ports)
             with start_process(
                 self.name,
                 self.make_command(start),
@@ -197,12 +198,6 @@ class PackagedAdapter(Adapter):
             elif confined.__file__ not in line:
                 groups["frontend"].append(member.pid)
         return groups
-
-    def find_python(self) -> Path:
-        python = self.environment.find()
-        if python is None:
-            raise RuntimeError(f"server {self.name!r} was prepared without setup")
-        return python
 
     def make_command(self, start: Start) -> list[str]:
         """Returns the server's command line; by default the adapter's module, run as a program."""
