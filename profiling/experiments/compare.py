@@ -22,7 +22,7 @@ import httpx
 from offpath.errors import ExpectedError
 from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.core.metrics import DECODE, FORWARD
-from offpath.profiling.core.run import Cell, Failure, Figures, Observer, Run
+from offpath.profiling.core.run import Cell, Figures, Observer, Run
 from offpath.profiling.core.workplace import work_folder
 from offpath.profiling.load.call import Call
 from offpath.profiling.load.generators import Load, check_generator
@@ -237,26 +237,17 @@ class Comparison:
         self._save(self._run)
         for name, adapter in self._servers.items():
             self._observer.on_step(f"{name}: build")
-            with self._leaving_out(0, name):
+            with self._run.leaving_out(0, name, self._observer):
                 adapter.prepare(self._folder / name)
         with ExitStack() as stack:
             for round_ in range(self._choices.rounds):
-                with self._leaving_out(round_, DECODE):
+                with self._run.leaving_out(round_, DECODE, self._observer):
                     self._measure_limits(round_)
                 for name in self._servers:
                     if not self._run.has_failed(name):
-                        with self._leaving_out(round_, name):
+                        with self._run.leaving_out(round_, name, self._observer):
                             self._take_turn(round_, name, stack)
                         self._save(self._run)
-
-    @contextmanager
-    def _leaving_out(self, round_: int, name: str) -> Iterator[None]:
-        """Turns an ExpectedError of the block into the failure of a variant."""
-        try:
-            yield
-        except ExpectedError as error:
-            self._run.failures.append(Failure(round_, name, str(error)))
-            self._observer.on_failure(name, str(error))
 
     def _take_turn(self, round_: int, name: str, stack: ExitStack) -> None:
         if not self._choices.side_by_side:

@@ -15,18 +15,17 @@ from typing import Any
 from offpath.archive.mar_file import read_mar, unpack_mar
 from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.serving_settings import name_keys
-from offpath.profiling.core.run import Cell, Failure, Observer, Run
+from offpath.profiling.core.run import Cell, Observer, Run
 from offpath.profiling.load.workload import Workload, load_workload
 from offpath.profiling.profilers.handler_process import (
-    CPROFILE,
     DEFAULT_BATCH_SIZE,
     ENTRY,
-    FLAME,
     HandlerSpec,
     Job,
     profile_handler,
 )
-from offpath.profiling.profilers.profile_report import FUNCTIONS, LINES, list_batches
+from offpath.profiling.profilers.profile_report import FUNCTIONS, LINES, PREFIX, list_batches
+from offpath.profiling.profilers.threads import PROFILERS
 from offpath.profiling.servers.put_store import PREDICTION_LOG, Beside, run_put_store
 
 OFFPATH, STOCK, NAIVE = "offpath", "stock", "naive"
@@ -38,8 +37,6 @@ import importlib, sys
 sys.path.insert(1, {folder!r})
 class {name}(importlib.import_module({module!r}).{name}): pass
 """
-FILE_SUFFIXES = {CPROFILE: ".prof", FLAME: "-flame.html"}
-EXPERIMENT = "profile-"
 DEFAULT_MODEL = "near-free"
 # Requests before measuring starts.
 WARM_UP = 80
@@ -196,7 +193,7 @@ class ProfileChoices:
     """The choices for a profile of handlers.
 
     Attributes:
-        kind: STAGES, CPROFILE, LINES or FLAME.
+        kind: a key of PROFILERS.
         model: None for that of the archive in `mars`, or else DEFAULT_MODEL.
         batch_size: None for each handler's own default.
         output: folder for files of single handlers.
@@ -227,7 +224,7 @@ class ProfileChoices:
         }
 
     def name_file(self, handler: str) -> Path | None:
-        suffix = FILE_SUFFIXES.get(self.kind)
+        suffix = PROFILERS[self.kind].suffix
         return self.output / f"{handler}{suffix}" if suffix else None
 
 
@@ -242,7 +239,7 @@ def run_profile(choices: ProfileChoices, observer: Observer, save: Callable[[Run
     handlers = choose_handlers(choices.handlers, choices.mars)
     workload = load_workload(choices.images, progress=observer.on_step)
     run = Run(
-        EXPERIMENT + choices.kind,
+        PREFIX + choices.kind,
         choices.command,
         choices.settings,
         workloads={workload.name: workload.facts},
@@ -256,11 +253,8 @@ def run_profile(choices: ProfileChoices, observer: Observer, save: Callable[[Run
     with tempfile.TemporaryDirectory(prefix="offpath-profile-") as folder, beside as store:
         for done, handler in enumerate(handlers):
             observer.on_progress(done, len(handlers))
-            try:
+            with run.leaving_out(0, handler.name, observer):
                 add_handler(run, choices, handler, store.env, workload, Path(folder), observer)
-            except ExpectedError as error:
-                run.failures.append(Failure(0, handler.name, str(error)))
-                observer.on_failure(handler.name, str(error))
             save(run)
     if not run.rows:
         raise ExpectedError(run.failures[0].reason)

@@ -26,6 +26,7 @@ from offpath.profiling.core.figures import format_figure, format_ms, format_shar
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.profilers.collector import BatchSample, FunctionSample, LineSample
+from offpath.profiling.profilers.threads import PROFILERS
 from offpath.profiling.report.charts import Bar, BarChart, Chart
 from offpath.profiling.report.document import (
     Document,
@@ -35,12 +36,8 @@ from offpath.profiling.report.document import (
     join_blocks,
 )
 
-TITLES = {
-    "profile-stages": "Where a batch's time goes, by stage",
-    "profile-cprofile": "Where the time goes, by function",
-    "profile-lines": "Where the time goes, by line",
-    "profile-flame": "Where the time goes, by call stack",
-}
+# Begins the name of the experiment; a key of PROFILERS follows.
+PREFIX = "profile-"
 BATCH = "batch_ms"
 STAGE, KIND, ACCOUNT = "stage_ms", "kind", "account_ms"
 OTHER, TOTAL = "other", "total"
@@ -330,5 +327,6 @@ def document_of(run: Run, baseline: str | None) -> Document:
     handlers = read_profile(run, baseline)
     charts = draw_bars(handlers, "Milliseconds per image", STAGE)
     sections = [*show_stages(handlers, charts), *show_functions(handlers)]
-    title = f"{TITLES[run.experiment]}: {', '.join(handler.name for handler in handlers)}"
+    names = ", ".join(handler.name for handler in handlers)
+    title = f"{PROFILERS[run.experiment.removeprefix(PREFIX)].title}: {names}"
     return describe_run(run, Document(title, sections, warnings=find_doubts(run), headline=charts))
