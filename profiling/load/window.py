@@ -8,8 +8,6 @@ should last seconds. An ended process counts as 0, so its group's figure falls v
 from __future__ import annotations
 
 import statistics
-import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from offpath.errors import ExpectedError
-from offpath.profiling.core.host import GpuReading, GpuSampler
+from offpath.profiling.core.host import GpuSampler
 from offpath.profiling.core.run import Observer
 from offpath.profiling.load.generators import (
     LoadSample,
@@ -91,11 +89,10 @@ class WindowWatcher:
         self._groups = running.groups()
         self._before: dict[str, float] = {}
         self._busy_before_s = 0.0
-        self._begin_s = time.monotonic()
-        self._opened_s = 0.0
+        self.gpu = GpuSampler()
 
     def on_window(self) -> None:
-        self._opened_s = time.monotonic() - self._begin_s
+        self.gpu.readings.clear()
         self._groups = self.running.groups()
         self._before = add_up(self._groups, read_cpu_s)
         self._busy_before_s = machine_busy_s()
@@ -123,19 +120,12 @@ class WindowWatcher:
         groups["other"] = round(max(0.0, busy_s - sum(groups.values())), 3)
         return groups
 
-    def summarise_gpu(self, readings: Sequence[GpuReading]) -> dict[str, float]:
-        # The sampler's clock starts with the load, a moment after ours.
-        inside = [r for r in readings if r.at_s >= self._opened_s]
-        shares = {
-            "utilisation": [r.utilisation for r in inside],
-            "jpeg_utilisation": [r.jpeg_utilisation for r in inside],
-        }
-        memory: dict[float, int] = defaultdict(int)
-        for reading in inside:
-            memory[reading.at_s] += reading.memory_used_bytes
-        figures = {"memory_bytes": float(max(memory.values()))} if memory else {}
-        for name, values in shares.items():
-            known = [value for value in values if value is not None]
+    def summarise_gpu(self) -> dict[str, float]:
+        readings = [one for at_once in self.gpu.readings for one in at_once]
+        totals = [sum(one.memory_used_bytes for one in some) for some in self.gpu.readings]
+        figures = {"memory_bytes": float(max(totals))} if totals else {}
+        for name in ("utilisation", "jpeg_utilisation"):
+            known = [share for one in readings if (share := getattr(one, name)) is not None]
             if known:
                 figures[name] = round(statistics.mean(known), 4)
         return figures
@@ -146,7 +136,7 @@ def measure_load(watcher: WindowWatcher, load: WindowLoad) -> dict[str, float | 
 
     Raises ExpectedError if the server or the generator died.
     """
-    with GpuSampler() as gpu:
+    with watcher.gpu:
         sample = send_load(load, watcher)
     cpu_s = watcher.cpu_s(sample)
     watcher.check_running()
@@ -154,7 +144,7 @@ def measure_load(watcher: WindowWatcher, load: WindowLoad) -> dict[str, float | 
     groups: dict[str, Mapping[str, float]] = {
         "rss_bytes": add_up(own, read_rss_bytes),
         "pss_bytes": add_up(own, read_pss_bytes),
-        "gpu": watcher.summarise_gpu(gpu.readings),
+        "gpu": watcher.summarise_gpu(),
     }
     wait_until_drained(load)
     return {
