@@ -203,7 +203,7 @@ def wait_until_drained(load: WindowLoad) -> None:
 
 
 def send_by_locust(load: WindowLoad, watcher: Watcher) -> LoadSample:
-    """Locust runs through the warm-up into the window without a pause."""
+    """Sends the load by Locust, which goes from the warm-up into the window without a pause."""
     child = subprocess.Popen(
         [sys.executable, "-m", CHILD],
         stdin=subprocess.PIPE,
