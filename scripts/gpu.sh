@@ -67,7 +67,7 @@ done
 compare 3 batches.json --servers '' "${both[@]}" --workers 2 --variant 'batch 8=offpath:model.batch_size=8' \
   --variant 'batch 16=offpath:model.batch_size=16' --variant 'batch 32=offpath:model.batch_size=32'
 
-make=(python -m offpath.profiling.experiments.t4_stand_in)
+make=(python scripts/t4_stand_in.py)
 take 4 2 unfolded.mar "${make[@]}" archive FILE 'len(images) > 0'
 for model in resnet50 "$out/unfolded.mar"; do
   compare 4 "folding-$(basename "$model" .mar).json" --servers '' --workload photos-55k --workers 2 --rounds 3 \

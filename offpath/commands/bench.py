@@ -174,7 +174,7 @@ def compare(
     """
     # Imported here: `offpath bench --help` needs neither torch nor polars.
     from offpath.profiling.experiments.compare import Choices
-    from offpath.profiling.load.window import Load
+    from offpath.profiling.load.generators import Load
 
     load = Load(
         seconds=SECONDS if seconds is None else seconds,

@@ -31,10 +31,6 @@ def format_share(share: float) -> str:
     return f"{percent:.1f} %" if abs(percent) < 9.95 else f"{percent:.0f} %"
 
 
-def format_ratio(ratio: float) -> str:
-    return f"{format_figure(ratio)} x" if math.isfinite(ratio) else "-"
-
-
 def format_bytes(count: float) -> str:
     return f"{count / 1e6:,.2f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"
 

@@ -9,7 +9,6 @@ import contextlib
 import platform
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -45,15 +44,12 @@ class GpuReading:
     """A reading of one device.
 
     Attributes:
-        at_s: seconds since the sampling began.
         utilisation: share of NVML's last interval in which a kernel ran, 0 to 1. It tells that the
             device was busy, not how much of it. None where the device does not report it (MIG).
         memory_used_bytes: memory of all processes on the device.
         jpeg_utilisation: the same share for the JPEG engine; None where the device has none.
     """
 
-    at_s: float
-    device: int
     utilisation: float | None
     memory_used_bytes: int
     jpeg_utilisation: float | None = None
@@ -89,17 +85,15 @@ class NvmlReader:
         except self._nvml.NVMLError as error:
             raise NoGpu from error
 
-    def read(self, at_s: float) -> list[GpuReading]:
+    def read(self) -> list[GpuReading]:
         try:
             return [
                 GpuReading(
-                    round(at_s, 3),
-                    index,
                     self._read_share(lambda: self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
                     int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used),
                     self._read_share(lambda: self._nvml.nvmlDeviceGetJpgUtilization(handle)[0]),
                 )
-                for index, handle in enumerate(self._handles)
+                for handle in self._handles
             ]
         except self._nvml.NVMLError as error:
             raise NoGpu from error
@@ -118,21 +112,16 @@ class NvmlReader:
 
 
 class GpuSampler:
-    """Samples the GPUs on a thread of its own while the `with` block runs."""
+    """Samples all GPUs at once, on a thread of its own, while the `with` block runs."""
 
-    def __init__(
-        self,
-        interval_s: float = INTERVAL_S,
-        open_reader: Callable[[], NvmlReader] = NvmlReader,
-    ) -> None:
-        self.readings: list[GpuReading] = []
-        self._interval_s, self._open_reader = interval_s, open_reader
+    def __init__(self) -> None:
+        self.readings: list[list[GpuReading]] = []
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> GpuSampler:
         with contextlib.suppress(NoGpu):
-            reader = self._open_reader()
+            reader = NvmlReader()
             self._thread = threading.Thread(target=self._sample, args=(reader,), daemon=True)
             self._thread.start()
         return self
@@ -143,11 +132,10 @@ class GpuSampler:
             self._thread.join()
 
     def _sample(self, reader: NvmlReader) -> None:
-        start_s = time.monotonic()
         with contextlib.closing(reader):
-            while not self._ended.wait(self._interval_s):
+            while not self._ended.wait(INTERVAL_S):
                 with contextlib.suppress(NoGpu):
-                    self.readings.extend(reader.read(time.monotonic() - start_s))
+                    self.readings.append(reader.read())
 
 
 def describe_host() -> dict[str, Any]:

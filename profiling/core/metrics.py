@@ -9,19 +9,14 @@ second limit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 
 LIMIT = "limit:"
 DECODE, FORWARD = f"{LIMIT}decode", f"{LIMIT}forward"
-# Fact of a variant in runs of earlier versions, whose thin clients sent PIXELS.
-CONTENT = "content"
 # Column of `add_decode_limit`: images per second of decoding alone.
 DECODE_RATE = "decode_limit"
-PIXELS = "npy"
 OK = "replies_200"
 # Replies by HTTP status are `replies_<status>`; requests without a reply are `replies_none`.
 REPLIES = "^replies_.*$"
@@ -68,19 +63,12 @@ class Limits:
         return decode, "decode alone"
 
 
-def add_decode_limit(
-    windows: pl.DataFrame, variants: Mapping[str, Mapping[str, Any]]
-) -> pl.DataFrame:
-    """Returns the windows with DECODE_RATE on their workload, null where clients send pixels."""
+def add_decode_limit(windows: pl.DataFrame) -> pl.DataFrame:
+    """Returns the windows with DECODE_RATE of their workload."""
     limits = Limits(windows)
-    rows = [
-        (variant, workload, limits.decode(workload))
-        for variant, workload in windows.select("variant", "workload").unique().rows()
-        if not is_limit(variant) and variants.get(variant, {}).get(CONTENT) != PIXELS
-    ]
-    schema = {"variant": pl.String, "workload": pl.String, DECODE_RATE: pl.Float64}
-    table = pl.DataFrame(rows, schema=schema, orient="row")
-    return windows.join(table, on=["variant", "workload"], how="left")
+    rates = {workload: limits.decode(workload) for workload in windows["workload"].unique()}
+    rate = pl.col("workload").replace_strict(rates, return_dtype=pl.Float64)
+    return windows.with_columns(rate.alias(DECODE_RATE))
 
 
 @dataclass(frozen=True)
@@ -88,7 +76,6 @@ class Metric:
     """A figure of a window; `expression` is over columns with the names of the raw metrics."""
 
     name: str
-    unit: str
     title: str
     expression: pl.Expr
 
@@ -109,25 +96,20 @@ def per_reply_ms(group: str) -> pl.Expr:
 
 
 METRICS: tuple[Metric, ...] = (
-    Metric("rate", "1/s", "req/s", pl.col(OK) / pl.col("elapsed_s")),
-    Metric("images_per_s", "1/s", "images/s", pl.col("images") / pl.col("elapsed_s")),
-    Metric("replies", "", "replies", replies()),
-    Metric("failed", "", "failed", replies() - pl.col(OK)),
+    Metric("rate", "req/s", pl.col(OK) / pl.col("elapsed_s")),
+    Metric("images_per_s", "images/s", pl.col("images") / pl.col("elapsed_s")),
+    Metric("replies", "replies", replies()),
+    Metric("failed", "failed", replies() - pl.col(OK)),
     # Share of what the cores allow.
-    Metric("decode_percent", "%", "% decode", 100 * pl.col("rate") / pl.col(DECODE_RATE)),
-    Metric("cpu_ms.frontend", "ms", "front end", per_reply_ms("(frontend|nginx)")),
-    Metric("cpu_ms.nginx", "ms", "door", per_reply_ms("nginx")),
-    Metric("cpu_ms.workers", "ms", "workers", per_reply_ms("workers")),
-    Metric("cpu_ms.generator", "ms", "load", per_reply_ms("generator")),
-    Metric(
-        "cpu_ms",
-        "ms",
-        "CPU",
-        1e3 * (total(CPU) - pl.col("cpu_s.other")) / replies(),
-    ),
-    Metric("rss_mb", "MB", "RSS MB", total(RSS) / 1e6),
-    Metric("pss_mb", "MB", "PSS MB", total(PSS) / 1e6),
-    Metric("gpu_percent", "%", "GPU %", 100 * pl.col("gpu.utilisation")),
-    Metric("jpeg_percent", "%", "JPEG engine %", 100 * pl.col("gpu.jpeg_utilisation")),
-    Metric("gpu_mb", "MB", "GPU MB", pl.col("gpu.memory_bytes") / 1e6),
+    Metric("decode_percent", "% decode", 100 * pl.col("rate") / pl.col(DECODE_RATE)),
+    Metric("cpu_ms.frontend", "front end", per_reply_ms("(frontend|nginx)")),
+    Metric("cpu_ms.nginx", "door", per_reply_ms("nginx")),
+    Metric("cpu_ms.workers", "workers", per_reply_ms("workers")),
+    Metric("cpu_ms.generator", "load", per_reply_ms("generator")),
+    Metric("cpu_ms", "CPU", 1e3 * (total(CPU) - pl.col("cpu_s.other")) / replies()),
+    Metric("rss_mb", "RSS MB", total(RSS) / 1e6),
+    Metric("pss_mb", "PSS MB", total(PSS) / 1e6),
+    Metric("gpu_percent", "GPU %", 100 * pl.col("gpu.utilisation")),
+    Metric("jpeg_percent", "JPEG engine %", 100 * pl.col("gpu.jpeg_utilisation")),
+    Metric("gpu_mb", "GPU MB", pl.col("gpu.memory_bytes") / 1e6),
 )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from offpath.errors import WrongOption
+from offpath.errors import ExpectedError, WrongOption
 from offpath.profiling.core.figures import format_clients
 from offpath.profiling.core.host import describe_host
 
@@ -147,6 +148,15 @@ class Run:
 
     def has_failed(self, variant: str) -> bool:
         return any(failure.variant == variant for failure in self.failures)
+
+    @contextmanager
+    def leaving_out(self, round_: int, variant: str, observer: Observer) -> Iterator[None]:
+        """Turns an ExpectedError of the block into the failure of a variant."""
+        try:
+            yield
+        except ExpectedError as error:
+            self.failures.append(Failure(round_, variant, str(error)))
+            observer.on_failure(variant, str(error))
 
     def save(self, path: Path) -> None:
         """Writes the JSON; an interrupted save leaves the old file."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,10 @@ import httpx
 from offpath.errors import ExpectedError
 from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.core.metrics import DECODE, FORWARD
-from offpath.profiling.core.run import Cell, Failure, Figures, Observer, Run
+from offpath.profiling.core.run import Cell, Figures, Observer, Run
 from offpath.profiling.core.workplace import work_folder
 from offpath.profiling.load.call import Call
-from offpath.profiling.load.generators import find_generator
+from offpath.profiling.load.generators import Load, check_generator
 from offpath.profiling.load.limits import LimitMeter, Rate
 from offpath.profiling.load.model_under_test import (
     ExpectedReply,
@@ -34,7 +34,7 @@ from offpath.profiling.load.model_under_test import (
     load_model,
     name_model,
 )
-from offpath.profiling.load.window import Load, RunningServer, WindowWatcher, measure_load
+from offpath.profiling.load.window import RunningServer, WindowWatcher, measure_load
 from offpath.profiling.load.workload import load_workload
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.registry import make_servers
@@ -175,20 +175,6 @@ class Choices:
         return limits_s + servers * (first_s + (self.rounds - 1) * next_s)
 
 
-@dataclass(frozen=True)
-class Started:
-    """A server that runs.
-
-    Attributes:
-        differences: workload -> how far its answers are off, where they were checked already.
-    """
-
-    name: str
-    adapter: Adapter
-    running: RunningServer
-    differences: dict[str, float] = field(default_factory=dict)
-
-
 class Comparison:
     """A run of servers and limits.
 
@@ -210,8 +196,7 @@ class Comparison:
     ) -> None:
         self._choices, self._run, self._meter = choices, run, meter
         self._observer, self._save, self._folder = observer, save, folder
-        self._generator = find_generator(choices.load.generator)
-        self._generator.check(choices.load)
+        check_generator(choices.load)
         self._model = load_model(choices.model)
         # Refused before photographs are made, which takes a minute.
         self._servers = {adapter.name: adapter for adapter in self._find_servers()}
@@ -222,7 +207,9 @@ class Comparison:
             run.variants[name] = adapter.settings
         self._checks: dict[str, list[tuple[bytes, ExpectedReply]]] = {}
         # Servers that run side by side.
-        self._kept: dict[str, Started] = {}
+        self._kept: dict[str, RunningServer] = {}
+        # Server and workload -> how far the answers are off, since the server was started.
+        self._differences: dict[tuple[str, str], float] = {}
         self._done = 0
 
     def _find_servers(self) -> list[Adapter]:
@@ -250,38 +237,29 @@ class Comparison:
         self._save(self._run)
         for name, adapter in self._servers.items():
             self._observer.on_step(f"{name}: build")
-            with self._leaving_out(0, name):
+            with self._run.leaving_out(0, name, self._observer):
                 adapter.prepare(self._folder / name)
         with ExitStack() as stack:
             for round_ in range(self._choices.rounds):
-                with self._leaving_out(round_, DECODE):
+                with self._run.leaving_out(round_, DECODE, self._observer):
                     self._measure_limits(round_)
                 for name in self._servers:
                     if not self._run.has_failed(name):
-                        with self._leaving_out(round_, name):
+                        with self._run.leaving_out(round_, name, self._observer):
                             self._take_turn(round_, name, stack)
                         self._save(self._run)
-
-    @contextmanager
-    def _leaving_out(self, round_: int, name: str) -> Iterator[None]:
-        """Turns an ExpectedError of the block into the failure of a variant."""
-        try:
-            yield
-        except ExpectedError as error:
-            self._run.failures.append(Failure(round_, name, str(error)))
-            self._observer.on_failure(name, str(error))
 
     def _take_turn(self, round_: int, name: str, stack: ExitStack) -> None:
         if not self._choices.side_by_side:
             with self._started(round_, name) as server:
-                self._measure_cells(round_, server)
+                self._measure_cells(round_, name, server)
             return
         if name not in self._kept:
             self._kept[name] = stack.enter_context(self._started(round_, name))
-        self._measure_cells(round_, self._kept[name])
+        self._measure_cells(round_, name, self._kept[name])
 
     @contextmanager
-    def _started(self, round_: int, name: str) -> Iterator[Started]:
+    def _started(self, round_: int, name: str) -> Iterator[RunningServer]:
         """Starts a server, and measures the time until its first answer."""
         self._say(round_, name, "start")
         adapter = self._servers[name]
@@ -289,16 +267,18 @@ class Comparison:
         begin_s = time.perf_counter()
         with adapter.running() as running:
             # A stand-in for S3 beside it was started first and does not count.
-            begin_s = getattr(running, "began_s", None) or begin_s
+            begin_s = running.began_s or begin_s
             check_replies(adapter.name, running.predict_url, adapter.call, checks[:1])
             ready_s = round(time.perf_counter() - begin_s, 2)
             self._run.add(round_, name, START, {"ready_s": ready_s})
-            yield Started(name, adapter, running)
+            for workload in self._workloads:
+                self._differences.pop((name, workload), None)
+            yield running
 
-    def _measure_cells(self, round_: int, server: Started) -> None:
+    def _measure_cells(self, round_: int, name: str, server: RunningServer) -> None:
         for cell in self._choices.cells:
-            self._say(round_, server.name, cell.describe())
-            self._add(round_, server.name, cell, self._measure(server, cell))
+            self._say(round_, name, cell.describe())
+            self._add(round_, name, cell, self._measure(name, server, cell))
 
     def _measure_limits(self, round_: int) -> None:
         if self._run.has_failed(DECODE):
@@ -323,27 +303,26 @@ class Comparison:
         self._observer.on_progress(self._done, total)
         self._save(self._run)
 
-    def _measure(self, server: Started, cell: Cell) -> Figures:
-        adapter, url, load = server.adapter, server.running.predict_url, self._choices.load
-        warm_up_s = load.warm_up_s
-        if cell.workload in server.differences:
+    def _measure(self, name: str, server: RunningServer, cell: Cell) -> Figures:
+        url, call, load = server.predict_url, self._servers[name].call, self._choices.load
+        warm_up_s, checked = load.warm_up_s, (name, cell.workload)
+        if checked in self._differences:
             warm_up_s = min(warm_up_s, TURN_WARM_UP_S)
         else:
             checks = self._make_checks(cell.workload)
-            difference = check_replies(adapter.name, url, adapter.call, checks)
-            server.differences[cell.workload] = difference
+            self._differences[checked] = check_replies(name, url, call, checks)
         window = load.for_window(
             url,
             self._workloads[cell.workload].paths,
             cell.clients,
-            more_paths=adapter.call.more_paths,
-            headers=adapter.call.all_headers,
+            more_paths=call.more_paths,
+            headers=call.all_headers,
             warm_up_s=warm_up_s,
         )
-        watcher = WindowWatcher(server.name, server.running, self._observer)
+        watcher = WindowWatcher(name, server, self._observer)
         return {
-            **measure_load(watcher, window, self._generator),
-            "answer_difference": round(server.differences[cell.workload], 5),
+            **measure_load(watcher, window),
+            "answer_difference": round(self._differences[checked], 5),
         }
 
     def _make_checks(self, workload: str) -> list[tuple[bytes, ExpectedReply]]:

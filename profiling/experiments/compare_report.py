@@ -23,8 +23,6 @@ from offpath.profiling.report.charts import (
     Chart,
     LineChart,
     Series,
-    StackedBar,
-    StackedChart,
 )
 from offpath.profiling.report.document import Document, Section, describe_run, format_table
 
@@ -198,12 +196,11 @@ def draw_bars(
 def draw_stacks(view: View, parts: Sequence[tuple[str, str]], title: str, unit: str) -> list[Chart]:
     bars = []
     for row in view.list_measured():
-        values = [(name, row.value(metric)) for metric, name in parts]
-        found = [(name, value) for name, value in values if value is not None]
-        if found:
-            whole = format_figure(sum(value for _, value in found))
-            bars.append(StackedBar(row.variant, found, f"{whole} {unit}"))
-    return [StackedChart(title, unit, bars)] if bars else []
+        values = {name: row.value(metric) for metric, name in parts}
+        if found := {name: value for name, value in values.items() if value is not None}:
+            whole = sum(found.values())
+            bars.append(Bar(row.variant, whole, f"{format_figure(whole)} {unit}", parts=found))
+    return [BarChart(title, unit, bars)] if bars else []
 
 
 def draw_lines(

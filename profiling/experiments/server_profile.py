@@ -31,9 +31,9 @@ from offpath.profiling.core.doubts import find_doubts
 from offpath.profiling.core.figures import format_figure
 from offpath.profiling.core.run import Cell, Observer, Run
 from offpath.profiling.core.statistics import LATENCY, Summary
-from offpath.profiling.load.generators import find_generator
+from offpath.profiling.load.generators import Load
 from offpath.profiling.load.prometheus import Snapshot, read_metrics
-from offpath.profiling.load.window import Groups, Load, WindowWatcher, measure_load
+from offpath.profiling.load.window import RunningServer, WindowWatcher, measure_load
 from offpath.profiling.load.workload import Workload, load_workload
 from offpath.profiling.profilers.profile_report import ACCOUNT, Profiled, draw_bars
 from offpath.profiling.report.document import Document, Section, describe_run, format_table
@@ -199,7 +199,7 @@ def document_of(run: Run, baseline: str | None = None) -> Document:
     (name,) = run.variants
     server = Profiled(Summary(run), name)
     charts = draw_bars([server], TITLE, ACCOUNT)
-    account = [[row.part, row.format_ms(), row.format_share()] for row in server.list_rows(ACCOUNT)]
+    account = server.list_rows(ACCOUNT)
     sections = [
         Section(
             "The account",
@@ -243,22 +243,18 @@ class ServerChoices:
         }
 
 
-@dataclass
+@dataclass(frozen=True)
 class AttachedServer:
-    """A `RunningServer` whose processes and log are not known: a model, and where it is counted."""
+    """A model of a running server, and where it is counted."""
 
     predict_url: str
     model: str
     metrics_url: str
 
-    def groups(self) -> Groups:
-        return {}
-
-    def is_running(self) -> bool:
-        return True  # If it is not, its metrics cannot be read.
-
-    def log_path(self) -> Path:
-        return Path("its own")
+    @property
+    def running(self) -> RunningServer:
+        """The server, whose processes and log are not known; a dead one's metrics tell of it."""
+        return RunningServer(self.predict_url, dict, lambda: True, Path("its own"))
 
 
 def run_server_profile(
@@ -334,7 +330,7 @@ class SnapshotWatcher(WindowWatcher):
     """
 
     def __init__(self, name: str, target: AttachedServer, observer: Observer) -> None:
-        super().__init__(name, target, observer)
+        super().__init__(name, target.running, observer)
         self._metrics_url = target.metrics_url
         self._last_s = 0.0
         self.snapshots: list[Snapshot] = []
@@ -362,7 +358,7 @@ def add_account(
     observer.on_step(f"{name}: warm-up and {choices.duration_s:g} s of load")
     window = load.for_window(target.predict_url, workload.paths, choices.clients)
     watcher = SnapshotWatcher(name, target, observer)
-    figures = measure_load(watcher, window, find_generator(load.generator))
+    figures = measure_load(watcher, window)
     figures = {n: v for n, v in figures.items() if not n.startswith(NOT_OURS)}
     if len(watcher.snapshots) < 2:
         raise ExpectedError(

@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -22,12 +23,12 @@ from offpath.handler.prediction_log.log_settings import OFF, URI_VARIABLE
 from offpath.handler.process.host_limits import count_cores
 from offpath.handler.serving_settings import RANGES, ServingSettings, name_keys
 from offpath.profiling.core.doubts import find_doubts
-from offpath.profiling.core.run import Cell, Failure, Observer, Run
+from offpath.profiling.core.run import Cell, Observer, Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.core.workplace import work_folder
-from offpath.profiling.load.generators import find_generator
+from offpath.profiling.load.generators import Load
 from offpath.profiling.load.model_under_test import identify_archive
-from offpath.profiling.load.window import Load, WindowWatcher, measure_load
+from offpath.profiling.load.window import WindowWatcher, measure_load
 from offpath.profiling.load.workload import Workload, load_workload
 from offpath.profiling.report.charts import Bar, BarChart
 from offpath.profiling.report.document import Document, Section, describe_run, format_table
@@ -172,14 +173,11 @@ def run_tune(choices: TuneChoices, observer: Observer, save: Callable[[Run], Non
                 continue
             observer.on_step(f"round {round_ + 1}/{choices.rounds}: {setting}")
             server = make_server(choices, archive, setting.put_into(config))
-            try:
+            # Where the archive itself does not serve, nothing else would.
+            is_own = setting == settings[0]
+            with nullcontext() if is_own else run.leaving_out(round_, str(setting), observer):
                 server.prepare(folder / f"{round_}-{number}")
                 measure(run, round_, str(setting), server, workload, load, observer)
-            except ExpectedError as error:
-                if setting == settings[0]:
-                    raise  # The archive itself does not serve.
-                run.failures.append(Failure(round_, str(setting), str(error)))
-                observer.on_failure(str(setting), str(error))
             save(run)
     return run
 
@@ -197,9 +195,7 @@ def measure(
     clients = run.settings["clients"]
     with server.running() as running:
         window = load.for_window(running.predict_url, workload.paths, clients)
-        figures = measure_load(
-            WindowWatcher(name, running, observer), window, find_generator(load.generator)
-        )
+        figures = measure_load(WindowWatcher(name, running, observer), window)
     run.add(round_, name, Cell(workload.name, clients), figures)
 
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from offpath.errors import ExpectedError
 from offpath.serving.process.guard import follow_parent
 
-DECODE, FORWARD = "decode", "forward"
 # Time for all processes to import torch and load the model.
 START_TIMEOUT_S = 120.0
 

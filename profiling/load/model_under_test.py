@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from offpath.archive.labels import read_labels
-from offpath.archive.mar_file import MarFile, read_mar, unpack_mar
+from offpath.archive.mar_file import LABELS, MarFile, read_mar, unpack_mar
 from offpath.archive.model_probe import check_label_count, count_classes
 from offpath.archive.sources.model_source import ModelSource, load_model_source
 from offpath.errors import WrongOption
@@ -30,7 +30,6 @@ from offpath.profiling.core.workplace import cache_folder
 if TYPE_CHECKING:
     from torchvision import transforms
 
-LABELS = "index_to_name.json"
 # The settings of `handler:` that belong to the model; the others say how our server runs it.
 NOT_COMPARED = {"resize": "letterbox", "channel_order": "bgr", "pixel_scale": 255}
 PREPROCESSING = (*INPUT_SETTINGS, "activation", "output")
@@ -103,8 +102,10 @@ class ModelUnderTest:
         ]
         return transforms.Compose(steps)
 
-    def save_weights(self, path: Path) -> None:
-        torch.save(dict(self.source.weights or {}), path)
+    def save_weights(self) -> bytes:
+        file = io.BytesIO()
+        torch.save(dict(self.source.weights or {}), file)
+        return file.getvalue()
 
 
 def read_image(photograph: bytes) -> Image.Image:

@@ -6,7 +6,6 @@ So a name is compared without this end.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,9 +21,8 @@ TOTAL = "_total"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All lines of the page; `at_s` is `time.monotonic()` half way between request and reply."""
+    """All lines of the page."""
 
-    at_s: float
     series: tuple[Sample, ...]
 
     def total(self, name: str, **labels: str) -> float:
@@ -45,7 +43,7 @@ class Snapshot:
         return [line for line in named if wanted <= line.labels.items()]
 
 
-def parse_metrics(text: str, at_s: float) -> Snapshot:
+def parse_metrics(text: str) -> Snapshot:
     """Parses the Prometheus text format (version 0.0.4); raises ExpectedError for any other."""
     try:
         families = text_string_to_metric_families(text)
@@ -55,12 +53,11 @@ def parse_metrics(text: str, at_s: float) -> Snapshot:
             f"the metrics page is not in Prometheus' text format: {error};"
             f" it begins {text[:80]!r}"
         ) from error
-    return Snapshot(at_s, series)
+    return Snapshot(series)
 
 
 def read_metrics(url: str) -> Snapshot:
     """Fetches and parses a page; raises ExpectedError where nothing usable answers."""
-    begin_s = time.monotonic()
     try:
         # trust_env: no proxy before loopback.
         reply = httpx.get(url, timeout=TIMEOUT_S, trust_env=False)
@@ -69,9 +66,8 @@ def read_metrics(url: str) -> Snapshot:
             f"no metrics at {url!r}: {error}; expected a running server's"
             " http://HOST:PORT/metrics, see --metrics-url"
         ) from error
-    middle_s = (begin_s + time.monotonic()) / 2
     if reply.status_code != 200:
         raise ExpectedError(
             f"{url!r} answered {reply.status_code} instead of metrics; see --metrics-url"
         )
-    return parse_metrics(reply.text, middle_s)
+    return parse_metrics(reply.text)

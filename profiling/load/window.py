@@ -1,14 +1,4 @@
-"""One window of load on a running server: its parameters, its replies, and what it cost.
-
-Closed loop: each of N clients sends its next request when its last reply has arrived. Counted are
-the replies that arrive inside the window. A server that stalls stops the clients too, so few
-requests see the stall and the percentiles hide it.
-
-Open loop (`rate`): requests are due at random times (Poisson), whatever the server does. Latency
-counts from the time a request was due, so a stall shows in every request that was due meanwhile.
-Counted are the requests that were due inside the window, until the last one is answered.
-
-The load runs through the warm-up into the measured window without a pause.
+"""One window of load on a running server: what it cost, and what its clients saw.
 
 By group of processes (`frontend`, `workers`): CPU time is the difference of two samples of the
 kernel's counters, never a percentage over an interval. The counters step by 10 ms, so a window
@@ -17,166 +7,45 @@ should last seconds. An ended process counts as 0, so its group's figure falls v
 
 from __future__ import annotations
 
-import contextlib
 import statistics
-import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
-from urllib.parse import urlsplit
 
-import httpx
 import psutil
 
 from offpath.errors import ExpectedError
-from offpath.profiling.core.host import GpuReading, GpuSampler
+from offpath.profiling.core.host import GpuSampler
 from offpath.profiling.core.run import Observer
-from offpath.serving.client import IMAGE_CONTENT_TYPE
+from offpath.profiling.load.generators import (
+    LoadSample,
+    WindowLoad,
+    send_load,
+    wait_until_drained,
+)
 
-# The status of a request without any HTTP reply: refused, reset, timed out.
-NO_REPLY = "none"
 Groups = Mapping[str, Sequence[int]]
 # The group of processes beside the server (a stand-in for S3): neither its CPU nor noise.
 BESIDE = "beside"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Load:
-    """The parameters of a load, equal for all windows of a run.
-
-    Attributes:
-        seconds: length of the window.
-        warm_up_s: seconds of load before the window.
-        rate: mean requests per second of the open loop; None for the closed loop.
-        min_replies: a window of `seconds` continues until it has this many replies, for a minute
-            at most.
-        generator: name of the program that sends the load, see `generators.find_generator`.
-    """
-
-    seconds: float
-    warm_up_s: float
-    rate: float | None = None
-    min_replies: int = 0
-    generator: str = "locust"
-
-    def for_window(
-        self, url: str, paths: tuple[Path, ...], clients: int, **changes: Any
-    ) -> WindowLoad:
-        """Returns one window of this load; `changes` are further fields."""
-        values = {**asdict(self), **changes}
-        return WindowLoad(url=url, paths=paths, clients=clients, **values)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WindowLoad(Load):
-    """One window of load.
-
-    Attributes:
-        paths: files with the bodies, sent in turn, in an order that is always the same.
-        more_paths: paths of the server that take requests in turn with that of `url`.
-        clients: number of clients that wait for a reply at the same time. In the open loop, number
-            of connections; a due request takes a free one.
-        timeout_s: a request without a reply after this time counts as failed.
-        longest_s: longest window that `min_replies` may lead to.
-    """
-
-    url: str
-    paths: tuple[Path, ...]
-    clients: int
-    more_paths: tuple[str, ...] = ()
-    headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": IMAGE_CONTENT_TYPE})
-    timeout_s: float = 120.0
-    longest_s: float = 60.0
-
-    @property
-    def url_paths(self) -> list[str]:
-        return [urlsplit(self.url).path, *self.more_paths]
-
-
 @dataclass(frozen=True)
-class LoadSample:
-    """The replies of a window.
+class RunningServer:
+    """A server that answers; `servers.adapter.Adapter.running` gives one.
 
     Attributes:
-        elapsed_s: length of the window; in the open loop until its last reply.
-        statuses: number of replies by HTTP status ("200"); NO_REPLY for none.
-        latencies_ms: latencies of the 200s in order of arrival; in the open loop from the time
-            they were due.
-        cpu_s: CPU time of the generator itself inside the window.
+        groups: returns process ids by group, for CPU and memory: `frontend`, `workers`, maybe
+            BESIDE.
+        is_running: returns False once the server has died.
+        log_path: file that may say why the server died.
+        began_s: time of its start (`time.perf_counter`), where something else was started before.
     """
-
-    elapsed_s: float
-    statuses: dict[str, int]
-    latencies_ms: list[float] = field(repr=False)
-    cpu_s: float
-
-    @property
-    def ok(self) -> int:
-        return self.statuses.get("200", 0)
-
-    @property
-    def failures(self) -> int:
-        return sum(self.statuses.values()) - self.ok
-
-
-class Watcher(Protocol):
-    """Is called while the load runs, on the caller's thread."""
-
-    def on_window(self) -> None:
-        """The window begins: sample the servers now."""
-
-    def on_progress(self, replies: int, elapsed_s: float) -> None:
-        """Receives the replies so far, about twice per second; an exception ends the load."""
-
-
-class Generator(Protocol):
-    """A program that sends load."""
-
-    name: str
-
-    def check(self, load: Load) -> None:
-        """Raises WrongOption when the program is not installed or cannot send such a load."""
-
-    def run(self, load: WindowLoad, watcher: Watcher) -> LoadSample:
-        """Sends the load; returns when the window is over.
-
-        Raises what `check` raises, and ExpectedError if the program died.
-        """
-
-
-class RunningServer(Protocol):
-    """A server that answers; `servers.adapter.Adapter.running` gives one."""
 
     predict_url: str
-
-    def groups(self) -> Groups:
-        """Returns process ids by group, for CPU and memory: `frontend`, `workers`, maybe BESIDE."""
-
-    def is_running(self) -> bool:
-        """Returns False once the server has died."""
-
-    def log_path(self) -> Path:
-        """Returns the file that may say why the server died."""
-
-
-def wait_until_drained(load: WindowLoad) -> None:
-    """Sends one request and waits for its reply.
-
-    Generators leave their last requests behind, one per client, and the server still works on them.
-    The next window would wait for them, or another server's would share the cores with them. A
-    request that comes later is answered after them.
-    """
-    with contextlib.suppress(httpx.HTTPError):  # the watcher notices a server that died
-        httpx.post(
-            load.url,
-            content=load.paths[0].read_bytes(),
-            headers=dict(load.headers),
-            timeout=load.timeout_s,
-            trust_env=False,
-            verify=False,
-        )
+    groups: Callable[[], Groups]
+    is_running: Callable[[], bool]
+    log_path: Path
+    began_s: float | None = None
 
 
 def add_up(groups: Groups, of_process: Callable[[int], float]) -> dict[str, float]:
@@ -220,11 +89,10 @@ class WindowWatcher:
         self._groups = running.groups()
         self._before: dict[str, float] = {}
         self._busy_before_s = 0.0
-        self._begin_s = time.monotonic()
-        self._opened_s = 0.0
+        self.gpu = GpuSampler()
 
     def on_window(self) -> None:
-        self._opened_s = time.monotonic() - self._begin_s
+        self.gpu.readings.clear()
         self._groups = self.running.groups()
         self._before = add_up(self._groups, read_cpu_s)
         self._busy_before_s = machine_busy_s()
@@ -240,7 +108,7 @@ class WindowWatcher:
         """
         if not self.running.is_running():
             raise ExpectedError(
-                f"server {self._name!r} died under load; its log is {self.running.log_path()}"
+                f"server {self._name!r} died under load; its log is {self.running.log_path}"
             )
 
     def cpu_s(self, sample: LoadSample) -> dict[str, float]:
@@ -252,40 +120,31 @@ class WindowWatcher:
         groups["other"] = round(max(0.0, busy_s - sum(groups.values())), 3)
         return groups
 
-    def summarise_gpu(self, readings: Sequence[GpuReading]) -> dict[str, float]:
-        # The sampler's clock starts with the load, a moment after ours.
-        inside = [r for r in readings if r.at_s >= self._opened_s]
-        shares = {
-            "utilisation": [r.utilisation for r in inside],
-            "jpeg_utilisation": [r.jpeg_utilisation for r in inside],
-        }
-        memory: dict[float, int] = defaultdict(int)
-        for reading in inside:
-            memory[reading.at_s] += reading.memory_used_bytes
-        figures = {"memory_bytes": float(max(memory.values()))} if memory else {}
-        for name, values in shares.items():
-            known = [value for value in values if value is not None]
+    def summarise_gpu(self) -> dict[str, float]:
+        readings = [one for at_once in self.gpu.readings for one in at_once]
+        totals = [sum(one.memory_used_bytes for one in some) for some in self.gpu.readings]
+        figures = {"memory_bytes": float(max(totals))} if totals else {}
+        for name in ("utilisation", "jpeg_utilisation"):
+            known = [share for one in readings if (share := getattr(one, name)) is not None]
             if known:
                 figures[name] = round(statistics.mean(known), 4)
         return figures
 
 
-def measure_load(
-    watcher: WindowWatcher, load: WindowLoad, generator: Generator
-) -> dict[str, float | Sequence[float]]:
+def measure_load(watcher: WindowWatcher, load: WindowLoad) -> dict[str, float | Sequence[float]]:
     """Runs a load on a server; returns the figures of its window, named as in `core.run`.
 
     Raises ExpectedError if the server or the generator died.
     """
-    with GpuSampler() as gpu:
-        sample = generator.run(load, watcher)
+    with watcher.gpu:
+        sample = send_load(load, watcher)
     cpu_s = watcher.cpu_s(sample)
     watcher.check_running()
     own = {name: pids for name, pids in watcher.running.groups().items() if name != BESIDE}
     groups: dict[str, Mapping[str, float]] = {
         "rss_bytes": add_up(own, read_rss_bytes),
         "pss_bytes": add_up(own, read_pss_bytes),
-        "gpu": watcher.summarise_gpu(gpu.readings),
+        "gpu": watcher.summarise_gpu(),
     }
     wait_until_drained(load)
     return {
@@ -304,7 +163,7 @@ def name_figures(
     """Returns what clients saw and the CPU time by group; BESIDE is not counted as the server's."""
     return {
         "elapsed_s": round(sample.elapsed_s, 4),
-        "replies_200": sample.ok,
+        "replies_200": sample.statuses.get("200", 0),
         **{f"replies_{status}": n for status, n in sample.statuses.items()},
         "latency_ms": sample.latencies_ms,
         "other_cores": round(cpu_s["other"] / sample.elapsed_s, 4),

@@ -88,12 +88,6 @@ def load_workload(name: str, progress: Callable[[str], None] = lambda line: None
     return load_verified(name, folder)
 
 
-def check_workload(name: str) -> None:
-    """Raises what `load_workload` raises for a wrong name or folder; makes nothing."""
-    if name not in SPECS:
-        load_folder(Path(name))
-
-
 def load_folder(folder: Path) -> Workload:
     if not folder.is_dir():
         known = ", ".join(SPECS)

@@ -42,16 +42,9 @@ from offpath.profiling.profilers.collector import (
     FunctionSample,
     LineSample,
     LoadedHandler,
-    collect_stages,
 )
-from offpath.profiling.profilers.threads import (
-    CallCollector,
-    FlameCollector,
-    LineCollector,
-    choose_functions,
-)
+from offpath.profiling.profilers.threads import PROFILERS
 
-STAGES, CPROFILE, LINES, FLAME = "stages", "cprofile", "lines", "flame"
 MODULE = "offpath.profiling.profilers.handler_process"
 MODEL_NAME = "classifier"
 DEFAULT_BATCH_SIZE = 8
@@ -83,9 +76,9 @@ class Job:
     """A profile of one handler.
 
     Attributes:
-        kind: STAGES, CPROFILE, LINES or FLAME.
+        kind: a key of PROFILERS.
         warm_up, batches: number of batches before and while the handler is watched.
-        file: path of the file that CPROFILE and FLAME write.
+        file: path of the file that some profilers write.
     """
 
     kind: str
@@ -101,7 +94,7 @@ class Profile:
     """The result of a job.
 
     Attributes:
-        functions, lines: found by CPROFILE and by LINES.
+        functions, lines: found by `cprofile` and by `lines`.
         refused: number of requests that the handler did not answer with 200.
         error: why there is no profile; empty if there is one.
     """
@@ -204,7 +197,7 @@ def run_job(job: Job, handler: LoadedHandler) -> Profile:
             f"the handler refused {driver.refused} images of the warm-up;"
             " expected images that it can decode"
         )
-    collector = make_collector(job, handler)
+    collector = PROFILERS[job.kind].make(handler, job.spec.name)
     batches = list(driver.run(job.batches, collector))
     found = collector.finish(make_shortener(job.spec.folder), Path(job.file))
     functions = [sample for sample in found if isinstance(sample, FunctionSample)]
@@ -212,29 +205,11 @@ def run_job(job: Job, handler: LoadedHandler) -> Profile:
     return Profile(batches, functions, lines, driver.refused)
 
 
-def make_collector(job: Job, handler: LoadedHandler) -> Collector:
-    if job.kind == CPROFILE:
-        return CallCollector()
-    if job.kind == LINES:
-        return LineCollector(choose_functions(handler))
-    if job.kind == FLAME:
-        return FlameCollector(f"{job.spec.name}: handle")
-    return collect_stages(handler)
-
-
 class Driver:
     """A sender of batches to one handler."""
 
-    def __init__(
-        self,
-        handler: LoadedHandler,
-        images: Sequence[bytes],
-        batch_size: int,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._handler = handler
-        self._batch_size = batch_size
-        self._clock = clock
+    def __init__(self, handler: LoadedHandler, images: Sequence[bytes], batch_size: int) -> None:
+        self._handler, self._batch_size = handler, batch_size
         self._requests = make_requests(images)
         self.refused = 0
 
@@ -247,9 +222,9 @@ class Driver:
             rows = self._next_rows()
             # Only `handle` is inside the clock.
             with collector.watching():
-                start = self._clock()
+                start = time.perf_counter()
                 replies = self._handler.entry(rows, self._handler.context)
-                total_s = self._clock() - start
+                total_s = time.perf_counter() - start
             self._check(replies, len(rows))
             yield BatchSample(len(rows), total_s, collector.take_batch())
 

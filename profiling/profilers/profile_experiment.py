@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import symtable
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,18 +15,18 @@ from typing import Any
 from offpath.archive.mar_file import read_mar, unpack_mar
 from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.serving_settings import name_keys
-from offpath.profiling.core.run import Cell, Failure, Observer, Run
+from offpath.profiling.core.run import Cell, Observer, Run
 from offpath.profiling.load.workload import Workload, load_workload
 from offpath.profiling.profilers.handler_process import (
-    CPROFILE,
     DEFAULT_BATCH_SIZE,
     ENTRY,
-    FLAME,
     HandlerSpec,
     Job,
     profile_handler,
 )
-from offpath.profiling.profilers.profile_report import FUNCTIONS, LINES, list_batches
+from offpath.profiling.profilers.profile_report import FUNCTIONS, LINES, PREFIX, list_batches
+from offpath.profiling.profilers.threads import PROFILERS
+from offpath.profiling.servers.put_store import PREDICTION_LOG, Beside, run_put_store
 
 OFFPATH, STOCK, NAIVE = "offpath", "stock", "naive"
 BUILT_IN = (OFFPATH, STOCK, NAIVE)
@@ -37,8 +37,6 @@ import importlib, sys
 sys.path.insert(1, {folder!r})
 class {name}(importlib.import_module({module!r}).{name}): pass
 """
-FILE_SUFFIXES = {CPROFILE: ".prof", FLAME: "-flame.html"}
-EXPERIMENT = "profile-"
 DEFAULT_MODEL = "near-free"
 # Requests before measuring starts.
 WARM_UP = 80
@@ -176,12 +174,12 @@ def build_handler(
     """Builds the archive of a handler of BUILT_IN; any other gets the stock weights and labels."""
     # Imported here: torch takes seconds to import, and a wrong name is reported before that.
     from offpath.profiling.load.model_under_test import load_model
-    from offpath.profiling.servers import archives, put_store
+    from offpath.profiling.servers import archives
 
     model = load_model(model_name)
     if source == NAIVE:
         return archives.build_naive(model, folder)
-    log = {"prediction_log": dict(put_store.PREDICTION_LOG)} if has_log else {}
+    log = {"prediction_log": dict(PREDICTION_LOG)} if has_log else {}
     config = archives.offpath_config(model, 1, threads=1, **log)
     config |= name_keys(batch_size=batch_size)
     if source == OFFPATH:
@@ -195,7 +193,7 @@ class ProfileChoices:
     """The choices for a profile of handlers.
 
     Attributes:
-        kind: STAGES, CPROFILE, LINES or FLAME.
+        kind: a key of PROFILERS.
         model: None for that of the archive in `mars`, or else DEFAULT_MODEL.
         batch_size: None for each handler's own default.
         output: folder for files of single handlers.
@@ -226,7 +224,7 @@ class ProfileChoices:
         }
 
     def name_file(self, handler: str) -> Path | None:
-        suffix = FILE_SUFFIXES.get(self.kind)
+        suffix = PROFILERS[self.kind].suffix
         return self.output / f"{handler}{suffix}" if suffix else None
 
 
@@ -241,7 +239,7 @@ def run_profile(choices: ProfileChoices, observer: Observer, save: Callable[[Run
     handlers = choose_handlers(choices.handlers, choices.mars)
     workload = load_workload(choices.images, progress=observer.on_step)
     run = Run(
-        EXPERIMENT + choices.kind,
+        PREFIX + choices.kind,
         choices.command,
         choices.settings,
         workloads={workload.name: workload.facts},
@@ -249,37 +247,18 @@ def run_profile(choices: ProfileChoices, observer: Observer, save: Callable[[Run
     for one in handlers:
         model = Path(one.source if one.is_archive else choices.shared_model).name
         run.variants[one.name] = {"model": model, "batch_size": one.batch_size(choices.batch_size)}
-    temporary = tempfile.TemporaryDirectory(prefix="offpath-profile-")
-    with temporary as folder, running_s3(handlers, observer) as s3_environ:
+    # Our handler ships its prediction log to the naive one's stand-in for S3: both put predictions.
+    has_store = any(one.source == NAIVE for one in handlers)
+    beside = run_put_store() if has_store else nullcontext(Beside())
+    with tempfile.TemporaryDirectory(prefix="offpath-profile-") as folder, beside as store:
         for done, handler in enumerate(handlers):
             observer.on_progress(done, len(handlers))
-            try:
-                add_handler(run, choices, handler, s3_environ, workload, Path(folder), observer)
-            except ExpectedError as error:
-                run.failures.append(Failure(0, handler.name, str(error)))
-                observer.on_failure(handler.name, str(error))
+            with run.leaving_out(0, handler.name, observer):
+                add_handler(run, choices, handler, store.env, workload, Path(folder), observer)
             save(run)
     if not run.rows:
         raise ExpectedError(run.failures[0].reason)
     return run
-
-
-@contextlib.contextmanager
-def running_s3(
-    handlers: Sequence[HandlerChoice], observer: Observer
-) -> Iterator[Mapping[str, str]]:
-    """Runs a stand-in for S3 if a handler is the naive one; yields variables that name it.
-
-    Our handler ships its prediction log to it too, so both put each prediction.
-    """
-    if not any(one.source == NAIVE for one in handlers):
-        yield {}
-        return
-    from offpath.profiling.servers.put_store import run_put_store
-
-    observer.on_step("a stand-in for S3")
-    with run_put_store() as store:
-        yield store.env
 
 
 def add_handler(

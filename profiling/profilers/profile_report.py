@@ -26,7 +26,8 @@ from offpath.profiling.core.figures import format_figure, format_ms, format_shar
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.profilers.collector import BatchSample, FunctionSample, LineSample
-from offpath.profiling.report.charts import Chart, StackedBar, StackedChart
+from offpath.profiling.profilers.threads import PROFILERS
+from offpath.profiling.report.charts import Bar, BarChart, Chart
 from offpath.profiling.report.document import (
     Document,
     Section,
@@ -35,12 +36,8 @@ from offpath.profiling.report.document import (
     join_blocks,
 )
 
-TITLES = {
-    "profile-stages": "Where a batch's time goes, by stage",
-    "profile-cprofile": "Where the time goes, by function",
-    "profile-lines": "Where the time goes, by line",
-    "profile-flame": "Where the time goes, by call stack",
-}
+# Begins the name of the experiment; a key of PROFILERS follows.
+PREFIX = "profile-"
 BATCH = "batch_ms"
 STAGE, KIND, ACCOUNT = "stage_ms", "kind", "account_ms"
 OTHER, TOTAL = "other", "total"
@@ -128,10 +125,13 @@ class Profiled:
             return sum(self.parts(KIND).values())
         return (self.value(BATCH + MEAN) or 0.0) / (self.cell.batch_size or 1)
 
-    def list_rows(self, kind: str) -> list[PartRow]:
-        """Lists the parts of a kind, then their total."""
-        parts = {**self.parts(kind), TOTAL: self.total(kind)}
-        return [PartRow(self, kind, part, ms) for part, ms in parts.items()]
+    def list_rows(self, kind: str) -> list[tuple[str, str, str]]:
+        """Lists name, milliseconds and share of each part, then those of the total."""
+        whole = self.total(kind)
+        return [
+            (part, format_ms(ms / 1e3), format_share(ms / whole if whole else 0.0))
+            for part, ms in {**self.parts(kind), TOTAL: whole}.items()
+        ]
 
     def list_functions(self) -> list[FunctionSample]:
         rows = self.summary.run.details.get(FUNCTIONS, {}).get(self.name, [])
@@ -172,28 +172,6 @@ def read_profile(run: Run, baseline: str | None = None) -> list[Profiled]:
     return [Profiled(summary, name, "" if is_alone else base or "") for name in names]
 
 
-class PartRow(NamedTuple):
-    """One part of a total, in milliseconds per image or request."""
-
-    of: Profiled
-    kind: str
-    part: str
-    ms: float
-
-    def format_share(self) -> str:
-        whole = self.of.total(self.kind)
-        return format_share(self.ms / whole if whole else 0.0)
-
-    def format_ms(self) -> str:
-        return format_ms(self.ms / 1e3)
-
-    def show(self, metric: str) -> str:
-        """Returns a metric of a stage as text; its total is the metric of the batch."""
-        whole = f"{BATCH}{metric}"
-        of_stage = f"{STAGE}.{self.part}{metric}"
-        return show_ms(self.of.value(whole if self.part == TOTAL else of_stage))
-
-
 def show_ms(ms: float | None) -> str:
     return "" if ms is None else format_ms(ms / 1e3)
 
@@ -201,11 +179,11 @@ def show_ms(ms: float | None) -> str:
 def draw_bars(handlers: Handlers, title: str, kind: str) -> list[Chart]:
     """Draws stacked bars of the parts of a kind, on one scale."""
     bars = [
-        StackedBar(one.name, [*parts.items()], f"{show_ms(one.total(kind))} ms")
+        Bar(one.name, one.total(kind), f"{show_ms(one.total(kind))} ms", parts=parts)
         for one in handlers
         if (parts := one.parts(kind))
     ]
-    return [StackedChart(title, "ms", bars)] if bars else []
+    return [BarChart(title, "ms", bars)] if bars else []
 
 
 def name_function(sample: FunctionSample) -> str:
@@ -227,15 +205,6 @@ class LineGroup(NamedTuple):
         file = self.lines[0].file
         return file.startswith("handler/") and (ROOT / file).is_file()
 
-    def list_hot(self) -> list[LineSample]:
-        least_s = COLD_SHARE * self.total_s
-        return [line for line in self.lines if line.hits and line.time_s >= least_s]
-
-    def name(self) -> str:
-        first = self.lines[0]
-        place = f"{first.function} ({Path(first.file).name})"
-        return f"{self.handler}, {place}: {format_ms(self.total_s)} ms"
-
 
 def format_lines(group: LineGroup) -> str:
     rows = [
@@ -246,10 +215,13 @@ def format_lines(group: LineGroup) -> str:
             format_share(line.time_s / group.total_s),
             line.source.rstrip(),
         ]
-        for line in group.list_hot()
+        for line in group.lines
+        if line.hits and line.time_s >= COLD_SHARE * group.total_s
     ]
+    first, ms = group.lines[0], format_ms(group.total_s)
+    title = f"{group.handler}, {first.function} ({Path(first.file).name}): {ms} ms"
     columns = ["line", "hits", "ms", "share", "source"]
-    return format_table(columns, rows, title=group.name(), words=0, code=4)
+    return format_table(columns, rows, title=title, words=0, code=4)
 
 
 def format_overview(handlers: Handlers) -> str:
@@ -273,15 +245,11 @@ def format_overview(handlers: Handlers) -> str:
 def format_stages(handler: Profiled) -> str:
     if not handler.parts(STAGE):
         return ""
-    rows = [
-        [
-            row.part,
-            *map(row.show, (".p50", ".p95", ".p99", ".mean")),
-            row.format_share(),
-            row.format_ms(),
-        ]
-        for row in handler.list_rows(STAGE)
-    ]
+    rows = []
+    for part, ms, share in handler.list_rows(STAGE):
+        metric = BATCH if part == TOTAL else f"{STAGE}.{part}"
+        figures = [handler.value(metric + end) for end in (".p50", ".p95", ".p99", MEAN)]
+        rows.append([part, *map(show_ms, figures), share, ms])
     columns = ["stage", "p50", "p95", "p99", "mean", "share", "per image"]
     return format_table(columns, rows, title=f"{handler.name}, ms per batch", has_total=True)
 
@@ -290,10 +258,7 @@ def format_kinds(handler: Profiled) -> str:
     calls: Counter[str] = Counter()
     for function in handler.list_functions():
         calls[function.kind] += function.calls
-    rows = [
-        [row.part, row.format_ms(), row.format_share(), f"{calls[row.part]:,}"]
-        for row in handler.list_rows(KIND)[:-1]
-    ]
+    rows = [[*row, f"{calls[row[0]]:,}"] for row in handler.list_rows(KIND)[:-1]]
     return format_table(["kind", "own ms per image", "share", "calls"], rows, title=handler.name)
 
 
@@ -362,5 +327,6 @@ def document_of(run: Run, baseline: str | None) -> Document:
     handlers = read_profile(run, baseline)
     charts = draw_bars(handlers, "Milliseconds per image", STAGE)
     sections = [*show_stages(handlers, charts), *show_functions(handlers)]
-    title = f"{TITLES[run.experiment]}: {', '.join(handler.name for handler in handlers)}"
+    names = ", ".join(handler.name for handler in handlers)
+    title = f"{PROFILERS[run.experiment.removeprefix(PREFIX)].title}: {names}"
     return describe_run(run, Document(title, sections, warnings=find_doubts(run), headline=charts))

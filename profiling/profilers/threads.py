@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import thread as pool_module
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, cast
@@ -28,6 +29,7 @@ from offpath.profiling.profilers.collector import (
     LineSample,
     LoadedHandler,
     Samples,
+    collect_stages,
 )
 
 # File, line, name.
@@ -57,8 +59,8 @@ TREE_FIRST, GRAPH_FIRST = '{viewMode:"call-stack"}', '{viewMode:"timeline"}'
 class CallCollector(Collector):
     """A cProfile of `handle`."""
 
-    def __init__(self, profile: cProfile.Profile | None = None) -> None:
-        self._profile = profile or cProfile.Profile()
+    def __init__(self) -> None:
+        self._profile = cProfile.Profile()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -315,3 +317,34 @@ def join_sessions(sessions: list[Any]) -> Any:
         first.cpu_time += other.cpu_time
         first.sample_count += other.sample_count
     return first
+
+
+@dataclass(frozen=True)
+class Profiler:
+    """A subcommand of `offpath profile` that runs handlers.
+
+    Attributes:
+        title: of its report.
+        make: makes the collector for a loaded handler and its name.
+        suffix: end of the name of the file that it writes for each handler; empty for none.
+    """
+
+    title: str
+    make: Callable[[LoadedHandler, str], Collector]
+    suffix: str = ""
+
+
+PROFILERS = {
+    "stages": Profiler("Where a batch's time goes, by stage", lambda one, _: collect_stages(one)),
+    "cprofile": Profiler(
+        "Where the time goes, by function", lambda *_: CallCollector(), suffix=".prof"
+    ),
+    "lines": Profiler(
+        "Where the time goes, by line", lambda one, _: LineCollector(choose_functions(one))
+    ),
+    "flame": Profiler(
+        "Where the time goes, by call stack",
+        lambda _, name: FlameCollector(f"{name}: handle"),
+        suffix="-flame.html",
+    ),
+}

@@ -12,9 +12,9 @@ import math
 import re
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from itertools import cycle
 from pathlib import Path
@@ -109,7 +109,12 @@ class Chart(ABC):
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar; `low` and `high` are its spread, `text` is the figure written beside it."""
+    """One bar; `text` is the figure written beside it.
+
+    Attributes:
+        low, high: its spread.
+        parts: name -> length, in their order; the bar is stacked of them.
+    """
 
     label: str
     value: float
@@ -117,11 +122,12 @@ class Bar:
     is_strong: bool = False
     low: float | None = None
     high: float | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class BarChart(Chart):
-    """Horizontal bars with their figures beside them.
+    """Horizontal bars on one scale with their figures beside them.
 
     Attributes:
         unit: text below the axis.
@@ -138,64 +144,27 @@ class BarChart(Chart):
 
     @property
     def names(self) -> Sequence[str]:
-        return [self.limit[1]] if self.limit else []
+        parts = dict.fromkeys(part for bar in self.bars for part in bar.parts)
+        return [*parts, *([self.limit[1]] if self.limit else [])]
 
     def draw(self, panel: Any) -> None:
-        bars = self.bars
-        spread = [
-            (bar.value, bar.value) if bar.low is None else (bar.low, bar.high) for bar in bars
-        ]
-        panel.barh(
-            range(len(bars)),
-            [bar.value for bar in bars],
-            color=[PALETTE[OURS if bar.is_strong else OTHERS] for bar in bars],
-            height=0.68,
-        )
-        for index, (bar, (low, high)) in enumerate(zip(bars, spread)):
-            if low != high:
-                style = {"color": PALETTE["text"], "linewidth": 0.9, "markersize": 3}
-                panel.plot([low, high], [index, index], marker="|", **style)
-        if self.limit:
-            panel.axvline(self.limit[0], label=self.limit[1], **DASHED)
-        name_bars(panel, self.unit, [bar.label for bar in bars], [bar.text for bar in bars])
-
-
-@dataclass(frozen=True)
-class StackedBar:
-    """One bar of named parts in their order; `text` is the figure of their sum."""
-
-    label: str
-    parts: Sequence[tuple[str, float]]
-    text: str
-
-
-@dataclass(frozen=True)
-class StackedChart(Chart):
-    """Bars of coloured parts on one scale."""
-
-    unit: str
-    bars: Sequence[StackedBar]
-
-    @property
-    def height_in(self) -> float:
-        return 0.6 + BAR_HEIGHT_IN * len(self.bars)
-
-    @property
-    def names(self) -> Sequence[str]:
-        return list(dict.fromkeys(part for bar in self.bars for part, _ in bar.parts))
-
-    def draw(self, panel: Any) -> None:
-        colours = assign_colours(self.names)
-        named = set()
+        colours, named = assign_colours(part for bar in self.bars for part in bar.parts), set()
         for index, bar in enumerate(self.bars):
+            if not bar.parts:
+                colour = PALETTE[OURS if bar.is_strong else OTHERS]
+                panel.barh(index, bar.value, color=colour, height=0.68)
             end = 0.0
-            for part, value in bar.parts:
+            for part, value in bar.parts.items():
                 width, label = max(value, 0.0), "_" if part in named else shorten(part)
                 panel.barh(index, width, left=end, color=colours[part], label=label)
                 named.add(part)
                 end += width
-        labels, texts = [bar.label for bar in self.bars], [bar.text for bar in self.bars]
-        name_bars(panel, self.unit, labels, texts)
+            if bar.low != bar.high:
+                style = {"color": PALETTE["text"], "linewidth": 0.9, "markersize": 3}
+                panel.plot([bar.low, bar.high], [index, index], marker="|", **style)
+        if self.limit:
+            panel.axvline(self.limit[0], label=self.limit[1], **DASHED)
+        name_bars(panel, self.unit, [bar.label for bar in self.bars], [b.text for b in self.bars])
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ def describe_run(run: Run, document: Document) -> Document:
         **{name: describe_settings(facts) for name, facts in run.variants.items()},
     }
     facts = {
-        "taken": format_time(run.started_at),
+        "taken": run.started_at.replace("T", " ").replace("+00:00", " UTC"),
         "host": describe_host(run.host),
         **({"rounds": str(run.rounds)} if run.rounds > 1 else {}),
         **{name: describe_workload(it) for name, it in run.workloads.items()},
@@ -155,10 +155,6 @@ def describe_run(run: Run, document: Document) -> Document:
         facts=facts,
         details={name: text for name, text in details.items() if text},
     )
-
-
-def format_time(started_at: str) -> str:
-    return started_at.replace("T", " ").replace("+00:00", " UTC")
 
 
 def describe_host(host: Mapping[str, Any]) -> str:

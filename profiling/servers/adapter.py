@@ -103,8 +103,8 @@ class Start:
     def port(self) -> int:
         return self.ports[0]
 
-    def url(self, path: str = "", port: int = 0) -> str:
-        return f"http://{LOOPBACK}:{self.ports[port]}{path}"
+    def url(self, path: str) -> str:
+        return f"http://{LOOPBACK}:{self.port}{path}"
 
     def run_module(self, name: str, *arguments: str) -> list[str]:
         return [str(self.python), "-m", name, *arguments]
@@ -164,11 +164,15 @@ class PackagedAdapter(Adapter):
 
     @contextmanager
     def running(self) -> Iterator[RunningServer]:
-        if self._folder is None:
-            raise RuntimeError(f"server {self.name!r} was started before prepare()")
+        # Imported here: a server's own program imports this module and must stay small.
+        from offpath.profiling.load.window import RunningServer
+
+        python = self.environment.find()
+        if self._folder is None or python is None:
+            raise RuntimeError(f"server {self.name!r} was started before setup or prepare()")
         with tempfile.TemporaryDirectory(prefix="offpath-", ignore_cleanup_errors=True) as scratch:
             ports = tuple(resolve_ports(LOOPBACK, [0] * self.port_count))
-            start = Start(self.find_python(), self._folder, Path(scratch), ports)
+            start = Start(python, self._folder, Path(scratch), ports)
             with start_process(
                 self.name,
                 self.make_command(start),
@@ -177,13 +181,23 @@ class PackagedAdapter(Adapter):
                 env=self.make_environment(start),
                 scratch=start.scratch,
             ) as process:
-                yield RunningPackage(self, process, start.url(self.predict_path))
+                yield RunningServer(
+                    start.url(self.predict_path),
+                    lambda: self._list_groups(process),
+                    process.is_running,
+                    process.log,
+                )
 
-    def find_python(self) -> Path:
-        python = self.environment.find()
-        if python is None:
-            raise RuntimeError(f"server {self.name!r} was prepared without setup")
-        return python
+    def _list_groups(self, process: ServerProcess) -> Groups:
+        groups: dict[str, list[int]] = {"frontend": [], "workers": []}
+        for member in process.members():
+            line = command_line(member)
+            if self.worker_mark in line:
+                groups["workers"].append(member.pid)
+            # The relay of a server in a namespace of its own is ours.
+            elif confined.__file__ not in line:
+                groups["frontend"].append(member.pid)
+        return groups
 
     def make_command(self, start: Start) -> list[str]:
         """Returns the server's command line; by default the adapter's module, run as a program."""
@@ -222,31 +236,6 @@ class PackagedAdapter(Adapter):
             if printed < self.workers:
                 return False
         return is_ok(start.url(self.ready_path))()
-
-
-class RunningPackage:
-    """A ready packaged server (`RunningServer`)."""
-
-    def __init__(self, adapter: PackagedAdapter, process: ServerProcess, url: str) -> None:
-        self._adapter, self._process = adapter, process
-        self.predict_url = url
-
-    def groups(self) -> Groups:
-        groups: dict[str, list[int]] = {"frontend": [], "workers": []}
-        for process in self._process.members():
-            line = command_line(process)
-            if self._adapter.worker_mark in line:
-                groups["workers"].append(process.pid)
-            # The relay of a server in a namespace of its own is ours.
-            elif confined.__file__ not in line:
-                groups["frontend"].append(process.pid)
-        return groups
-
-    def is_running(self) -> bool:
-        return self._process.is_running()
-
-    def log_path(self) -> Path:
-        return self._process.log
 
 
 def is_service() -> bool:

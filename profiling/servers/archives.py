@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from offpath.archive.build import ArchiveSpec, build_archive, format_index_to_name
+from offpath.archive.build import (
+    WEIGHTS_FILE,
+    ArchiveSpec,
+    build_archive,
+    format_index_to_name,
+)
+from offpath.archive.mar_file import LABELS, MANIFEST
 from offpath.archive.model_config import (
     check_model_config,
     format_model_config,
@@ -28,6 +30,7 @@ from offpath.profiling.load.model_under_test import ModelUnderTest
 NAME = "classifier"
 BASELINES_DIR = Path(__file__).parents[1] / "baselines"
 NAIVE_CONFIG = "naive_config.json"
+CONFIG_FILE = "model-config.yaml"
 # Values that are fixed in the stock handler, which fails on models with fewer classes.
 STOCK_SETTINGS = {
     "top_k": 5,
@@ -77,10 +80,9 @@ def build_offpath(model: ModelUnderTest, config: Mapping[str, Any], folder: Path
 def build_stock(model: ModelUnderTest, config: Mapping[str, Any] | None, folder: Path) -> Path:
     own = read_preprocessing(model)
     if own == STOCK_SETTINGS:
-        return run_archiver(model, "image_classifier", folder, config)
-    handler = BASELINES_DIR / "stock_handler.py"
+        return pack(model, "image_classifier", folder, config)
     extra = {"stock_settings.json": json.dumps(own)}
-    return run_archiver(model, str(handler), folder, config, extra)
+    return pack(model, BASELINES_DIR / "stock_handler.py", folder, config, extra)
 
 
 def build_naive(model: ModelUnderTest, folder: Path) -> Path:
@@ -93,8 +95,7 @@ def build_naive(model: ModelUnderTest, folder: Path) -> Path:
     settings = json.loads((BASELINES_DIR / NAIVE_CONFIG).read_text(encoding="utf-8"))
     settings |= read_preprocessing(model)
     extra = {NAIVE_CONFIG: json.dumps(settings)}
-    handler = BASELINES_DIR / "naive_handler.py"
-    return run_archiver(model, str(handler), folder, extra_files=extra)
+    return pack(model, BASELINES_DIR / "naive_handler.py", folder, extra_files=extra)
 
 
 def read_preprocessing(model: ModelUnderTest) -> dict[str, Any]:
@@ -111,63 +112,37 @@ def read_preprocessing(model: ModelUnderTest) -> dict[str, Any]:
     return own | {"top_k": model.top_k, "image_size": size}
 
 
-def run_archiver(
+def pack(
     model: ModelUnderTest,
-    handler: str,
+    handler: str | Path,
     folder: Path,
     config: Mapping[str, Any] | None = None,
     extra_files: Mapping[str, str] = {},
 ) -> Path:
-    """Builds an archive with another handler; raises ExpectedError if torch-model-archiver fails.
+    """Writes an archive with another handler, as torch-model-archiver does.
 
     Args:
         handler: name of a built-in handler, or a file.
         config: content of model-config.yaml; None for no such file.
         extra_files: name -> content of files beside weights and labels.
     """
-    with tempfile.TemporaryDirectory(prefix="offpath-archive-") as name:
-        scratch = Path(name)
-        weights = scratch / "weights.pt"
-        model.save_weights(weights)
-        texts = {"index_to_name.json": format_index_to_name(model.labels)}
-        extra = write_texts(scratch, {**texts, **extra_files})
-        if model.source.files:
-            extra.append(str(copy_files(model.source.files, scratch / "beside")))
-        options = []
-        if config is not None:
-            texts = {"model-config.yaml": format_model_config(config)}
-            options = ["--config-file", *write_texts(scratch, texts)]
-        command = [
-            *(sys.executable, "-m", "model_archiver.model_packaging"),
-            *("--model-name", NAME, "--version", "1.0"),
-            *("--model-file", str(model.model_file)),
-            *("--serialized-file", str(weights), "--handler", handler),
-            *("--extra-files", ",".join(extra)),
-            *("--export-path", str(folder), "--force"),
-            *options,
-        ]
-        # The archiver deletes and refills $TMPDIR/<model name>, so it gets a folder of its own.
-        own_tmp = scratch / "tmp"
-        own_tmp.mkdir()
-        done = subprocess.run(
-            command,
-            env={**os.environ, "TMPDIR": str(own_tmp)},
-            capture_output=True,
-            text=True,
-        )
-    if done.returncode:
-        raise ExpectedError(f"torch-model-archiver failed:\n{done.stderr.strip()}")
-    return folder / f"{NAME}.mar"
-
-
-def copy_files(files: Mapping[str, Path], folder: Path) -> Path:
-    for name, path in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, folder / name)
-    return folder
-
-
-def write_texts(folder: Path, texts: Mapping[str, str]) -> list[str]:
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return [str(folder / name) for name in texts]
+    described = {
+        **{"modelName": NAME, "modelVersion": "1.0", "handler": Path(handler).name},
+        **{"modelFile": model.model_file.name, "serializedFile": WEIGHTS_FILE},
+    }
+    texts = {LABELS: format_index_to_name(model.labels), **extra_files}
+    if config is not None:
+        described["configFile"] = CONFIG_FILE
+        texts[CONFIG_FILE] = format_model_config(config)
+    texts[MANIFEST] = json.dumps({"runtime": "python", "model": described})
+    files = {**model.source.files, model.model_file.name: model.model_file}
+    if isinstance(handler, Path):
+        files[handler.name] = handler
+    path = folder / f"{NAME}.mar"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in texts.items():
+            archive.writestr(name, text)
+        for name, file in files.items():
+            archive.write(file, name)
+        archive.writestr(WEIGHTS_FILE, model.save_weights())
+    return path

@@ -17,10 +17,10 @@ from typing import Any
 
 from offpath.errors import ExpectedError
 from offpath.profiling.load.call import Call
-from offpath.profiling.load.window import Groups, RunningServer
+from offpath.profiling.load.window import RunningServer
 from offpath.profiling.servers.adapter import PackagedAdapter
 from offpath.profiling.servers.mosec import MosecOffpathDecode
-from offpath.profiling.servers.server_process import ServerProcess, is_ok, start_process
+from offpath.profiling.servers.server_process import is_ok, start_process
 from offpath.profiling.servers.torchserve import NGINX
 from offpath.profiling.servers.triton import TritonOffpathDecode
 from offpath.serving.front.nginx import find_nginx
@@ -99,28 +99,19 @@ class BehindNginx(PackagedAdapter):
             )
             command = [str(find_nginx().path), "-p", scratch, "-c", str(config), "-e", "stderr"]
             is_ready = is_ok(f"http://{address}{READY}")
-            log = server.log_path().with_name("nginx.log")
+            log = server.log_path.with_name("nginx.log")
             with start_process(
                 f"{self.name}'s nginx", command, log, is_ready, scratch=config.parent
             ) as nginx:
-                yield RunningBehindNginx(server, nginx, f"http://{address}{slash}{path}")
-
-
-class RunningBehindNginx:
-    """A ready server and its nginx (`RunningServer`)."""
-
-    def __init__(self, server: RunningServer, nginx: ServerProcess, url: str) -> None:
-        self._server, self._nginx = server, nginx
-        self.predict_url = url
-
-    def groups(self) -> Groups:
-        return {**self._server.groups(), NGINX: [one.pid for one in self._nginx.members()]}
-
-    def is_running(self) -> bool:
-        return self._server.is_running() and self._nginx.is_running()
-
-    def log_path(self) -> Path:
-        return self._server.log_path()
+                yield replace(
+                    server,
+                    predict_url=f"http://{address}{slash}{path}",
+                    groups=lambda: {
+                        **server.groups(),
+                        NGINX: [one.pid for one in nginx.members()],
+                    },
+                    is_running=lambda: server.is_running() and nginx.is_running(),
+                )
 
 
 class MosecNginx(BehindNginx, MosecOffpathDecode):

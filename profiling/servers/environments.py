@@ -151,11 +151,8 @@ def shared_pins(requirements: Sequence[str]) -> list[str]:
 
 
 def create(folder: Path, requirements: Sequence[str]) -> None:
-    pip = package_folder("pip")
-    # Where ours is shared, installing no further pip saves 8 s of CPU.
-    with_pip = pip is None or str(pip) not in shared_folders()
     try:
-        venv.EnvBuilder(with_pip=with_pip, symlinks=True).create(folder)
+        venv.EnvBuilder(with_pip=True, symlinks=True).create(folder)
     except (ImportError, subprocess.CalledProcessError) as error:
         raise ExpectedError(
             f"{sys.executable!r} cannot make an environment with pip: {error}; on Debian and"

@@ -17,7 +17,7 @@ from offpath.errors import ExpectedError
 from offpath.handler.serving_settings import name_keys
 from offpath.profiling.load.call import Call
 from offpath.profiling.load.model_under_test import ModelUnderTest
-from offpath.profiling.load.window import BESIDE, Groups
+from offpath.profiling.load.window import BESIDE, Groups, RunningServer
 from offpath.profiling.servers import archives
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.put_store import (
@@ -46,44 +46,34 @@ DOOR = DoorSettings(port=0, metrics_port=0, client_connections=10_000)
 NGINX = "nginx"
 
 
-class RunningTorchServe:
-    """A ready TorchServe or Granian, perhaps behind a door, in groups of processes.
+def describe_running(
+    server: Server,
+    beside: Beside = Beside(),
+    began_s: float | None = None,
+    door: Door | None = None,
+) -> RunningServer:
+    """Describes a ready TorchServe or Granian, perhaps behind a door."""
 
-    Attributes:
-        began_s: time of its start (`time.perf_counter`), where something else was started before.
-    """
-
-    def __init__(
-        self,
-        server: Server,
-        beside: Beside = Beside(),
-        began_s: float | None = None,
-        door: Door | None = None,
-    ) -> None:
-        self.server, self._beside, self._door = server, beside, door
-        self.began_s = began_s
-        url = server.inference_url if door is None else door.url
-        self.predict_url = f"{url}/predictions/{archives.NAME}"
-
-    def groups(self) -> Groups:
-        frontend, nginx = self.server.pid, self._door and self._door.nginx
+    def groups() -> Groups:
+        nginx = door and door.nginx
         optional = {
-            FORK_HELPERS: find_fork_helpers(frontend),  # none with Granian
-            BESIDE: list(self._beside.pids),
+            FORK_HELPERS: find_fork_helpers(server.pid),  # none with Granian
+            BESIDE: list(beside.pids),
             NGINX: [nginx.pid, *nginx.worker_pids()] if nginx else [],
         }
         return {
-            "frontend": [frontend],
-            "workers": self.server.worker_pids(),
+            "frontend": [server.pid],
+            "workers": server.worker_pids(),
             **{name: pids for name, pids in optional.items() if pids},
         }
 
-    def is_running(self) -> bool:
-        has_door = self._door is None or self._door.nginx.is_running()
-        return has_door and self.server.is_running()
-
-    def log_path(self) -> Path:
-        return self.server.log_path
+    return RunningServer(
+        f"{server.inference_url if door is None else door.url}/predictions/{archives.NAME}",
+        groups,
+        lambda: server.is_running() and (door is None or door.nginx.is_running()),
+        server.log_path,
+        began_s,
+    )
 
 
 @dataclass
@@ -160,13 +150,13 @@ class TorchServeAdapter(Adapter):
         self._store = folder
 
     @contextmanager
-    def running(self) -> Iterator[RunningTorchServe]:
+    def running(self) -> Iterator[RunningServer]:
         if self.has_door:
             settings = self._make_settings(Beside())
             session = OneHostSession(lambda _: settings, DOOR, View())
             try:
                 session.start()
-                yield RunningTorchServe(session.rotation.current, door=session.door)
+                yield describe_running(session.rotation.current, door=session.door)
             finally:
                 session.stop()
             return
@@ -175,7 +165,7 @@ class TorchServeAdapter(Adapter):
             server = make_server(self._make_settings(beside))
             try:
                 start_checked(server)
-                yield RunningTorchServe(server, beside, began_s)
+                yield describe_running(server, beside, began_s)
             finally:
                 server.stop()
 

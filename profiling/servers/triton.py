@@ -140,15 +140,13 @@ class Triton(PackagedAdapter):
         version = folder / "models" / MODEL / "1"
         version.mkdir(parents=True)
         shutil.copy(__file__, version / "model.py")
-        (version.parent / "config.pbtxt").write_text(self.make_config())
-
-    def make_config(self) -> str:
-        return CONFIG.format(
+        config = CONFIG.format(
             name=MODEL,
             batch_size=self.batch_size,
             instances=self.workers,
             delay_us=MAX_BATCH_DELAY_MS * 1000,
         )
+        (version.parent / "config.pbtxt").write_text(config)
 
     def make_command(self, start: Start) -> list[str]:
         # Everything not named here is its default.

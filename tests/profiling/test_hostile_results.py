@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from tests.support.pages import list_requests
 
 RESULTS = Path(__file__).parents[2] / "profiling" / "results"
 SAVED = Path(__file__).parent / "saved"
-ATTACK = "</script></title><img src=x onerror=alert(1)>\"'[/x]\x1b[2J"
+# A template, and for a chart a formula, are text too.
+ATTACK = "</script></title><img src=x onerror=alert(1)>\"'[/x]\x1b[2J|{{ 7919 * 7919 }} $a$"
 MARK = "onerror=alert(1)"
 FILES = [
     RESULTS / "direct-55k.json",
@@ -43,7 +45,12 @@ def poison(path: Path) -> str:
     return text
 
 
-@guarantee("Script or escapes in pages and names")
+@guarantee(
+    "Script or escapes in pages and names",
+    "profiling/report/page.py",
+    "autoescape=True,",
+    "autoescape=False,",
+)
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_names_of_a_result_are_text_everywhere(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path  # noqa: F811
@@ -56,6 +63,13 @@ def test_names_of_a_result_are_text_everywhere(
     shown = run("bench", "show", "a.json", "--markdown")
     for said in (done.out, done.err, shown.out):
         assert not UNPRINTABLE.search(said.replace("\n", ""))
-    page = Path("a.html").read_text(encoding="utf-8")
-    assert MARK in page and list_requests(page) == []
-    assert list_requests(Path("a.svg").read_text(encoding="utf-8")) == []
+    assert shown.out.startswith("    offpath ")
+    for table in re.findall(r"(?:^\|.*\n)+", shown.out, re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
+    page, plot = (Path(f"a.{end}").read_text(encoding="utf-8") for end in ("html", "svg"))
+    assert list_requests(page) == list_requests(plot) == []
+    assert MARK in page and "62710561" not in page
+    assert "$a$" in plot or file.stem == "tune"  # whose bars are named by settings
+    # Every picture says in words what it shows.
+    drawings = page.split("<svg")[1:]
+    assert drawings and all(' role="img" aria-label="' in one.split(">")[0] for one in drawings)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+from offpath.serving.torchserve.launch import find_ts_home
 from offpath.serving.torchserve.server import TorchServe
-from tests.support.grpc_client import generate
 from tests.support.images import jpeg
 
 grpc = pytest.importorskip("grpc")
@@ -21,7 +22,13 @@ Ask = Callable[..., Any]
 @pytest.fixture(scope="module")
 def ask(server: TorchServe, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ask, Ask]]:
     """Yields `predict(body, model)` and the same as a stream; both return decoded answers."""
-    messages, services = generate(tmp_path_factory.mktemp("proto"))
+    folder, jar = tmp_path_factory.mktemp("proto"), "ts/frontend/model-server.jar"
+    with zipfile.ZipFile(find_ts_home() / jar) as file:
+        for name in ("inference.proto", "google/rpc/status.proto"):
+            file.extract(name, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        messages, services = grpc.protos_and_services("inference.proto")
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_ports[0]}") as channel:
         stub = services.InferenceAPIsServiceStub(channel)
 

@@ -6,7 +6,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,6 +21,7 @@ class Answers:
         ping: the status of GET /ping; None treats it like every other request.
         statuses: further statuses, by the path.
         respond: computes status and body from path and body, instead of all of the above.
+        endless: the bytes of the reply, those that follow for ever, and the seconds between them.
     """
 
     status: int = 200
@@ -29,6 +30,7 @@ class Answers:
     body: bytes = b'{"cat": 0.75, "dog": 0.25}'
     headers: dict[str, str] = field(default_factory=dict)
     respond: Callable[[str, bytes], tuple[int, bytes]] | None = None
+    endless: tuple[bytes, bytes, float] | None = None
     requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
     url: str = ""
 
@@ -66,7 +68,13 @@ def answering_server(
             if status < 0:
                 silence.wait()
                 return
-            if status == 0:
+            if answers.endless is not None:
+                reply, again, pause_s = answers.endless
+                with suppress(OSError):  # the client has left
+                    self.wfile.write(reply)
+                    while not silence.wait(pause_s):
+                        self.wfile.write(again)
+            if status == 0 or answers.endless is not None:
                 self.close_connection = True
                 return
             self.send_response(status)

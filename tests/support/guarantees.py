@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TypeVar
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "tests/GUARANTEES.md"
 # The promises of a page are the bold words that begin the rows of a section.
 PROMISING = {
     "docs/security.md": "Threats and their tests",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import socket
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+
+from tests.support.answering_server import answering_server
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 # More than any test waits.
@@ -38,28 +38,6 @@ HOSTILE_REPLIES: dict[str, tuple[bytes, bytes, float, str]] = {
 @contextmanager
 def hostile_server(reply: bytes, again: bytes = b"", pause_s: float = 0.0) -> Iterator[str]:
     """Yields the URL of a server whose every reply begins with `reply`, and `again` for ever."""
-    ended = threading.Event()
-
-    def answer(connection: socket.socket) -> None:
-        with connection, suppress(OSError):
-            received = connection.recv(1 << 20)
-            while b"\r\n\r\n" not in received:
-                received += connection.recv(1 << 20)
-            connection.sendall(reply)
-            while not ended.wait(pause_s if again else LONG_S):
-                connection.sendall(again)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def accept() -> None:
-            with suppress(OSError):
-                while True:
-                    connection, _ = listener.accept()
-                    threading.Thread(target=answer, args=(connection,), daemon=True).start()
-
-        threading.Thread(target=accept, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            ended.set()
-            listener.shutdown(socket.SHUT_RDWR)
+    with answering_server() as answers:
+        answers.endless = (reply, again, pause_s if again else LONG_S)
+        yield answers.url

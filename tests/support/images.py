@@ -13,16 +13,13 @@ from PIL import Image
 
 from offpath.serving.client import make_npy
 from tests.support.costly import make_png
-from tests.support.photographs import PHOTOGRAPHS, encode
-
-COFFEE = next(p for p in PHOTOGRAPHS if p.name.startswith("coffee"))
+from tests.support.photographs import encode, find_photograph
 
 
 @cache
 def jpeg(name: str = "coffee", size: tuple[int, int] | None = None) -> bytes:
     """Encodes a photograph as JPEG, resized to `size` if given."""
-    photo = next(p for p in PHOTOGRAPHS if p.name.startswith(name))
-    image = photo.image.convert("RGB")
+    image = find_photograph(name).rgb
     return encode(image.resize(size) if size else image, "JPEG", quality=90)
 
 
@@ -84,8 +81,7 @@ FAITHFUL += "webp gif bmp tiff".split()
 @cache
 def accepted() -> dict[str, bytes]:
     """Encodes one photograph in every accepted format and the usual modes."""
-    rgb = COFFEE.image.convert("RGB")
-    variants = encode_variants(rgb)
+    variants = encode_variants(find_photograph("coffee").rgb)
     npy = {"npy": make_npy(variants["png"])}
     return {name: variants[name] for name in FAITHFUL} | npy
 

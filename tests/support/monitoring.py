@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import httpx
 import yaml
 
+from offpath.profiling.servers.server_process import is_ok, start_process
 from offpath.serving.process.ports import resolve_ports
 from tests.support.eventually import eventually
 
@@ -59,22 +59,9 @@ def run_prometheus(folder: Path, metrics_url: str, hold: str = "") -> Iterator[P
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address={url.removeprefix('http://')}",
     ]
-    with (folder / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        eventually(lambda: is_ready(url))
+    log = folder / "prometheus.log"
+    with start_process("prometheus", command, log, is_ok(f"{url}/-/ready")):
         yield Prometheus(url)
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def is_ready(url: str) -> bool:
-    """Returns whether Prometheus answers queries."""
-    try:
-        return httpx.get(f"{url}/-/ready").status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 def list_queries(window: str) -> list[tuple[str, str, str]]:

@@ -18,11 +18,6 @@ EXPIRED, REDIRECTED = "expired credentials", "redirected"
 LOGIN_PAGE, TRUNCATED = "login page", "truncated"
 SKEWED, TIMED_OUT, DAMAGED = "wrong clock", "slow upload", "damaged body"
 MOVED, NO_CHECKSUMS = "another region", "no checksums"
-# Wrong answers, which are not outages.
-WRONG = (
-    *(EXPIRED, REDIRECTED, LOGIN_PAGE, TRUNCATED),
-    *(SKEWED, TIMED_OUT, DAMAGED, MOVED, NO_CHECKSUMS),
-)
 # An ETag of an object that S3 has encrypted by KMS is not its MD5.
 MD5_ETAG = re.compile(rb'(?i)\r\netag: "[0-9a-f]{32}"')
 KMS_ETAG = b'\r\nETag: "%s"' % (b"0" * 32)
@@ -55,6 +50,8 @@ ANSWERS = {
     LOGIN_PAGE: ("200 OK", "<html>Please log in.</html>"),
     TRUNCATED: ("200 OK", ""),
 }
+# Wrong answers, which are not outages.
+WRONG = tuple(mode for mode in ANSWERS if mode not in OUTAGES)
 
 
 class OnlyContinue:

@@ -1,4 +1,4 @@
-"""A real S3 server on loopback: SeaweedFS stores objects and checks signatures."""
+"""S3 servers on loopback: SeaweedFS, which checks signatures, and moto."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 
+from offpath.profiling.servers.put_store import CREDENTIALS
 from offpath.profiling.servers.server_process import start_process
 from offpath.serving.process.ports import resolve_ports
 from offpath.serving.server.server_settings import LOOPBACK
@@ -56,14 +57,8 @@ class S3Server:
 
 def make_environ() -> dict[str, str]:
     """Returns credentials for the AWS default chain, which then ignores the host's own."""
-    return {
-        "AWS_ACCESS_KEY_ID": IDENTITY[0],
-        "AWS_SECRET_ACCESS_KEY": IDENTITY[1],
-        "AWS_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_CONFIG_FILE": os.devnull,
-        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-    }
+    own = dict(zip(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), IDENTITY))
+    return {name: value for name, value in CREDENTIALS.items() if "CHECKSUM" not in name} | own
 
 
 def run_seaweedfs() -> AbstractContextManager[S3Server]:
@@ -73,7 +68,10 @@ def run_seaweedfs() -> AbstractContextManager[S3Server]:
 
     def make_command(folder: Path, ports: Sequence[int]) -> list[str]:
         config = folder / "identities.json"
-        config.write_text(json.dumps(make_identities()))
+        credentials = [dict(zip(("accessKey", "secretKey"), IDENTITY))]
+        actions = ["Admin", "Read", "Write", "List", "Tagging"]
+        user = {"name": "offpath", "credentials": credentials, "actions": actions}
+        config.write_text(json.dumps({"identities": [user]}))
         parts = list(zip(PARTS, ports, ports[len(PARTS) :]))
         return [
             weed,
@@ -99,12 +97,10 @@ def run_seaweedfs() -> AbstractContextManager[S3Server]:
     return run_s3_server("seaweedfs", make_command, 2 * len(PARTS))
 
 
-def make_identities() -> dict[str, object]:
-    """Returns one user who may do everything."""
-    credentials = [{"accessKey": IDENTITY[0], "secretKey": IDENTITY[1]}]
-    actions = ["Admin", "Read", "Write", "List", "Tagging"]
-    identity = {"name": "offpath", "credentials": credentials, "actions": actions}
-    return {"identities": [identity]}
+def run_moto() -> AbstractContextManager[S3Server]:
+    """Runs moto, which checks no signatures, but knows KMS and storage classes."""
+    command = [sys.executable, "-m", "moto.server", "-H", LOOPBACK, "-p"]
+    return run_s3_server("moto", lambda _, ports: [*command, str(ports[0])])
 
 
 @contextmanager

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 
-import httpx
-
+from offpath.profiling.load import prometheus
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.eventually import eventually
-
-LINE = re.compile(r"^(\w+)\{(.*)\} (\S+)$")
-LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 # metric name -> label value (stage, bucket or error type) -> value
 Metrics = dict[str, dict[str, float]]
@@ -20,14 +15,10 @@ Metrics = dict[str, dict[str, float]]
 def read_metrics(server: TorchServe, model: str) -> Metrics:
     """Reads a model's metrics; dimensions other than Stage, Le and Type are summed up."""
     metrics: Metrics = defaultdict(lambda: defaultdict(float))
-    for line in httpx.get(f"{server.metrics_url}/metrics").text.splitlines():
-        match = LINE.match(line)
-        if match is None:
-            continue
-        labels = dict(LABEL.findall(match[2]))
-        if labels.get("ModelName") == model:
-            key = labels.get("Stage") or labels.get("Le") or labels.get("Type") or ""
-            metrics[match[1]][key] += float(match[3])
+    for line in prometheus.read_metrics(f"{server.metrics_url}/metrics").series:
+        if line.labels.get("ModelName") == model:
+            key = next(filter(None, map(line.labels.get, ("Stage", "Le", "Type"))), "")
+            metrics[line.name][key] += line.value
     return metrics
 
 

@@ -1,15 +1,12 @@
-"""An archive with TorchServe's own handler, made by torch-model-archiver."""
+"""An archive with TorchServe's own handler, or another one, as torch-model-archiver packs it."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import yaml
+from tests.support.echo_archive import write_archive
 
 
 def make_stock(
@@ -24,25 +21,12 @@ def make_stock(
 ) -> Path:
     """Writes `<folder>/stock.mar`."""
     folder.mkdir(exist_ok=True)
-    files = []
+    files = {path.name: path.read_bytes() for path in (model_file, weights_file)}
+    if (script := Path(handler)).is_file():
+        files[script.name] = script.read_bytes()
     if labels is not None:
-        files.append(folder / "index_to_name.json")
-        files[-1].write_text(json.dumps(labels))
+        files["index_to_name.json"] = json.dumps(labels).encode()
     if extra is not None:
-        files.append(folder / extra)
-        files[-1].write_text("anything")
-    command = [sys.executable, "-m", "model_archiver.model_packaging", "--force"]
-    command += ["--model-name", "stock", "--version", version, "--handler", handler]
-    command += ["--model-file", str(model_file), "--serialized-file", str(weights_file)]
-    command += ["--export-path", str(folder)]
-    if files:
-        command += ["--extra-files", ",".join(map(str, files))]
-    if config is not None:
-        (folder / "model-config.yaml").write_text(yaml.safe_dump(config))
-        command += ["--config-file", str(folder / "model-config.yaml")]
-    # torch-model-archiver empties $TMPDIR/<model name>.
-    scratch = folder / "scratch"
-    scratch.mkdir(exist_ok=True)
-    env = {**os.environ, "TMPDIR": str(scratch)}
-    subprocess.run(command, env=env, check=True, capture_output=True)
-    return folder / "stock.mar"
+        files[extra] = b"anything"
+    parts = {"modelFile": model_file.name, "serializedFile": weights_file.name}
+    return write_archive(folder, "stock", files, script.name, config, modelVersion=version, **parts)

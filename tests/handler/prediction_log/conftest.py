@@ -16,8 +16,7 @@ from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.prediction_log import PredictionLog, open_prediction_log
 from offpath.handler.prediction_log.record import Record
 from tests.support.bucket import read_out
-from tests.support.moto_server import run_moto
-from tests.support.s3_servers import S3Server
+from tests.support.s3_servers import S3Server, run_moto
 from tests.support.spool_writers import Writer, run_writers
 
 

@@ -14,8 +14,8 @@ from offpath.handler.prediction_log.segment import MOST_OBJECT_BYTES
 from offpath.serving.log_tools.reading import MOST_DAMAGED_LINES
 from tests.offpath.conftest import Run
 from tests.support.guarantees import guarantee
-from tests.support.moto_server import run_moto
 from tests.support.prediction_logs import Logs, StartWorker, kill, record, write_log
+from tests.support.s3_servers import run_moto
 
 RECORD = b'{"event_id":"x","inference_time":"2026-11-21T03:51:42Z"}'
 LONG_LINE = bytes(32 << 20)

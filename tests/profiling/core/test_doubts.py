@@ -30,7 +30,6 @@ def test_quiet_rounds_that_agree_raise_no_doubt() -> None:
             "failures: offpath, photos, 32 clients: 7 x 503, 1 x none",
             id="failures",
         ),
-        # 0 of 0 is no spread.
     ],
 )
 def test_each_doubt_is_said_once(windows, said: str) -> None:

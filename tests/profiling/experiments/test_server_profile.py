@@ -88,12 +88,11 @@ def test_the_account_of_granians_page_leaves_nothing_over() -> None:
         ("offpath_items_total", ours, 10.0),
         ("offpath_stage_seconds_total", {**ours, "Stage": "decode"}, 5 * 0.02),
     ]
-    before = parse_metrics(reports.format_metrics(), 0.0)
+    before = parse_metrics(reports.format_metrics())
     series = [((name, [*labels.items()], True), value) for name, labels, value in values]
     reports._take({"slot": 0, "series": series})
-    counters = server_profile.read_counters(
-        before, parse_metrics(reports.format_metrics(), 1.0), "defects"
-    )
+    after = parse_metrics(reports.format_metrics())
+    counters = server_profile.read_counters(before, after, "defects")
     account = server_profile.make_account(43.0, counters)
     expected = {"client, socket and front end": 3.0, "queue": 12.0, "worker protocol": 8.0}
     expected |= {"decode": 20.0, "handler, other": 0.0, "not accounted for": 0.0}

@@ -94,7 +94,7 @@ def test_a_started_server_answers_as_the_reference_and_leaves_no_process(
         assert len(groups["workers"]) == 2
         pids = {pid for pids in groups.values() for pid in pids}
         members = [process for process in psutil.process_iter() if process.pid in pids]
-        assert running.is_running() and running.log_path().exists()
+        assert running.is_running() and running.log_path.exists()
         if is_killed:
             os.kill(groups["frontend"][0], signal.SIGKILL)
     assert [process for process in members if is_running(process)] == []

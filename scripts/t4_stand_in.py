@@ -1,7 +1,7 @@
 """Makes what scripts/gpu.sh needs: a larger GPU stands in for a T4, or batch norms are not folded.
 
-python -m offpath.profiling.experiments.t4_stand_in repeats|photographs PATH
-python -m offpath.profiling.experiments.t4_stand_in archive PATH.mar TIMES
+python scripts/t4_stand_in.py repeats|photographs PATH
+python scripts/t4_stand_in.py archive PATH.mar TIMES
 """
 
 from __future__ import annotations
