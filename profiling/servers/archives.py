@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +11,7 @@ from typing import Any
 
 import torch
 
-from offpath.archive.build import ArchiveSpec, build_archive, format_index_to_name
+from offpath.archive.build import ArchiveSpec, build_archive, format_index_to_name, run_archiver
 from offpath.archive.model_config import (
     check_model_config,
     format_model_config,
@@ -77,10 +74,10 @@ def build_offpath(model: ModelUnderTest, config: Mapping[str, Any], folder: Path
 def build_stock(model: ModelUnderTest, config: Mapping[str, Any] | None, folder: Path) -> Path:
     own = read_preprocessing(model)
     if own == STOCK_SETTINGS:
-        return run_archiver(model, "image_classifier", folder, config)
+        return pack_other_handler(model, "image_classifier", folder, config)
     handler = BASELINES_DIR / "stock_handler.py"
     extra = {"stock_settings.json": json.dumps(own)}
-    return run_archiver(model, str(handler), folder, config, extra)
+    return pack_other_handler(model, str(handler), folder, config, extra)
 
 
 def build_naive(model: ModelUnderTest, folder: Path) -> Path:
@@ -94,7 +91,7 @@ def build_naive(model: ModelUnderTest, folder: Path) -> Path:
     settings |= read_preprocessing(model)
     extra = {NAIVE_CONFIG: json.dumps(settings)}
     handler = BASELINES_DIR / "naive_handler.py"
-    return run_archiver(model, str(handler), folder, extra_files=extra)
+    return pack_other_handler(model, str(handler), folder, extra_files=extra)
 
 
 def read_preprocessing(model: ModelUnderTest) -> dict[str, Any]:
@@ -111,14 +108,14 @@ def read_preprocessing(model: ModelUnderTest) -> dict[str, Any]:
     return own | {"top_k": model.top_k, "image_size": size}
 
 
-def run_archiver(
+def pack_other_handler(
     model: ModelUnderTest,
     handler: str,
     folder: Path,
     config: Mapping[str, Any] | None = None,
     extra_files: Mapping[str, str] = {},
 ) -> Path:
-    """Builds an archive with another handler; raises ExpectedError if torch-model-archiver fails.
+    """Builds an archive with another handler; raises ExpectedError as `run_archiver` does.
 
     Args:
         handler: name of a built-in handler, or a file.
@@ -133,31 +130,19 @@ def run_archiver(
         extra = write_texts(scratch, {**texts, **extra_files})
         if model.source.files:
             extra.append(str(copy_files(model.source.files, scratch / "beside")))
-        options = []
+        settings = scratch / "model-config.yaml"
         if config is not None:
-            texts = {"model-config.yaml": format_model_config(config)}
-            options = ["--config-file", *write_texts(scratch, texts)]
-        command = [
-            *(sys.executable, "-m", "model_archiver.model_packaging"),
-            *("--model-name", NAME, "--version", "1.0"),
-            *("--model-file", str(model.model_file)),
-            *("--serialized-file", str(weights), "--handler", handler),
-            *("--extra-files", ",".join(extra)),
-            *("--export-path", str(folder), "--force"),
-            *options,
-        ]
-        # The archiver deletes and refills $TMPDIR/<model name>, so it gets a folder of its own.
-        own_tmp = scratch / "tmp"
-        own_tmp.mkdir()
-        done = subprocess.run(
-            command,
-            env={**os.environ, "TMPDIR": str(own_tmp)},
-            capture_output=True,
-            text=True,
+            settings.write_text(format_model_config(config), encoding="utf-8")
+        return run_archiver(
+            NAME,
+            folder,
+            handler=handler,
+            version="1.0",
+            model_file=model.model_file,
+            serialized_file=weights,
+            extra_files=",".join(extra),
+            config_file=None if config is None else settings,
         )
-    if done.returncode:
-        raise ExpectedError(f"torch-model-archiver failed:\n{done.stderr.strip()}")
-    return folder / f"{NAME}.mar"
 
 
 def copy_files(files: Mapping[str, Path], folder: Path) -> Path:
