@@ -25,8 +25,6 @@ SECONDS = 10.0
 # Experiment of a saved run -> module whose `document_of(run, baseline)` shows it.
 EXPERIMENTS = {
     "compare": "experiments.compare_report",
-    # Saved by earlier versions, where it was a command.
-    "sweep": "experiments.compare_report",
     **dict.fromkeys(
         ("profile-stages", "profile-cprofile", "profile-lines", "profile-flame"),
         "profilers.profile_report",
@@ -116,9 +114,9 @@ def command() -> None:
 )
 @click.option(
     "--clients",
+    type=run_outputs.Numbers(),
     default="32",
     show_default=True,
-    metavar="N,...",
     help=f"{CLIENTS_HELP} Of several numbers, charts show lines. With --rate: connections.",
 )
 @click.option(
@@ -159,7 +157,6 @@ def compare(
     servers: str,
     baseline: str | None,
     outputs: Outputs,
-    clients: str,
     seconds: float | None,
     rate: float | None,
     warm_up_s: float,
@@ -185,7 +182,6 @@ def compare(
     )
     choices = Choices(
         servers=run_outputs.split_names(servers),
-        clients=run_outputs.read_numbers("--clients", clients, "8,32"),
         load=load,
         command=run_outputs.command_line(),
         **asked,
@@ -259,19 +255,14 @@ def measure_and_show(choices: Choices, outputs: Outputs, baseline: str | None) -
     from offpath.commands.progress import LiveProgress
     from offpath.profiling.experiments.compare import run_compare
 
-    path = outputs.json_path
-    if path is not None and path.exists():
-        raise WrongOption(f"--json {str(path)!r} exists: name another file")
-    is_announced = False
+    run_outputs.refuse_existing("--json", outputs.json_path)
 
     def save(run: Run) -> None:
-        nonlocal is_announced
-        if not is_announced:
-            # The first call comes when all options are accepted.
-            run_outputs.say_estimate(choices.estimated_s)
-            is_announced = True
         if run.rows:
             outputs.save(run)
+        elif not run.failures:
+            # The first call, which comes when all options are accepted.
+            run_outputs.say_estimate(choices.estimated_s)
 
     with run_outputs.keeping(outputs, "windows"), LiveProgress() as progress:
         run = run_compare(choices, progress, save)

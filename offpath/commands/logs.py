@@ -121,7 +121,13 @@ def ship(spool: Path, timeout_s: float, watch: bool, as_json: bool) -> None:
         with counting_bar("shipping segments", not as_json) as progress:
             report = ship_spool(spool, timeout_s if is_last else 0.0, progress)
         if is_last or report.shipped_segments or report.errors:
-            _print_report(dataclasses.asdict(report), as_json)
+            click.echo(
+                json.dumps(dataclasses.asdict(report))
+                if as_json
+                else f"shipped {report.shipped_segments} segments with {report.shipped_records} "
+                f"records; {report.left_segments} left; {report.living_segments} belong to living "
+                "workers"
+            )
         if is_last:
             break
         stopped.wait(WATCH_S)
@@ -130,16 +136,6 @@ def ship(spool: Path, timeout_s: float, watch: bool, as_json: bool) -> None:
         raise ExpectedError(
             f"undelivered segments, still in {spool}: {report.left_segments}; {reasons}"
         )
-
-
-def _print_report(report: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(report))
-        return
-    click.echo(
-        f"shipped {report['shipped_segments']} segments with {report['shipped_records']} records; "
-        f"{report['left_segments']} left; {report['living_segments']} belong to living workers"
-    )
 
 
 @command.command("status")
@@ -224,30 +220,13 @@ def read(event_id: str | None, parquet: Path | None, as_json: bool, **where: Any
         )
 
 
-# Event ids are copied, so they are never wrapped; the year of the time is left out. --json has all.
-COLUMNS = {"time": True, "event id": True, "model": False, "status": True}
-COLUMNS |= {"best": False, "user": False}
-
-
 def _records_table(rows: list[list[str]]) -> Table:
-    """Makes a table of 80 columns; a value that is equal in all records goes to the caption."""
-    shown = [
-        index
-        for index, head in enumerate(COLUMNS)
-        if COLUMNS[head] or len({row[index] for row in rows}) > 1 or head == "best"
-    ]
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    for index in shown:
-        head = list(COLUMNS)[index]
-        table.add_column(head, no_wrap=COLUMNS[head], overflow="fold")
+    for head in ("time", "event id", "model", "status", "best", "user"):
+        # Event ids are copied, so they are never wrapped.
+        table.add_column(head, no_wrap=head in ("time", "event id"), overflow="fold")
     for row in rows:
-        table.add_row(*(row[index] for index in shown))
-    left_out = [
-        f"{head}: {rows[0][index]}"
-        for index, head in enumerate(COLUMNS)
-        if rows and index not in shown and rows[0][index]
-    ]
-    table.caption = Text("; ".join(left_out)) if left_out else None
+        table.add_row(*row)
     return table
 
 
@@ -259,7 +238,7 @@ def _row(record: dict[str, Any]) -> list[str]:
         label = f"{best['label']} {best['probability']:.3f}"
     model = f"{record.get('model', '')} {record.get('version', '')}"
     return [
-        # 2026-11-21T03:51:42.123Z
+        # 2026-11-21T03:51:42.123Z: without the year, for which 80 columns have no room
         str(record["inference_time"])[5:19].replace("T", " "),
         str(record["event_id"]),
         model,

@@ -31,19 +31,9 @@ MAX_CELL, OTHER_COLUMNS = 500, 60
 @click.argument("images", nargs=-1, required=True, metavar="IMAGE...")
 @click.option(
     "--url",
-    "urls",
-    multiple=True,
-    default=("http://127.0.0.1:8080",),
+    default="http://127.0.0.1:8080",
     show_default=True,
-    help="The server's inference address. Can be repeated: with --retries, the next address is "
-    "tried when one fails.",
-)
-@click.option(
-    "--retries",
-    default=0,
-    show_default=True,
-    type=click.IntRange(0, 20),
-    help="How often to try again after no answer, or after 429, 500, 502, 503 or 504.",
+    help="The server's inference address.",
 )
 @click.option(
     "--model",
@@ -140,18 +130,11 @@ def format_hint(failure: str) -> str:
 
 def _send_all(paths: list[Path], options: dict[str, Any]) -> list[Prediction]:
     headers = {"authorization": f"Bearer {options['token']}"} if options["token"] else None
-    urls = [check_url("--url", url) for url in options["urls"]]
+    url = check_url("--url", options["url"])
     verify = read_authority(options["cacert"]) if options["cacert"] else True
     predictions: list[Prediction] = []
     with (
-        Client(
-            urls,
-            options["model"],
-            options["thin"],
-            headers=headers,
-            verify=verify,
-            retries=options["retries"],
-        ) as client,
+        Client(url, options["model"], options["thin"], headers=headers, verify=verify) as client,
         counting_bar("predicting") as progress,
     ):
         try:
@@ -185,7 +168,6 @@ def _format_json(path: Path, prediction: Prediction) -> str:
         "latency_ms": round(prediction.latency_ms, 2),
         "server_timing_ms": prediction.server_timing,
         "request_id": prediction.request_id,
-        "tries": prediction.tries,
     }
     return json.dumps(fields)
 
