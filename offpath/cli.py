@@ -27,7 +27,7 @@ from offpath.serving.printable import printable_lines
 
 FAILED, WRONG_USAGE = 1, 2
 
-# Subcommands; the module of the same name in offpath.commands defines each as `command`. Modules are
+# Subcommands; the module of that name in offpath.commands defines each as `command`. Modules are
 # imported on first use, so that `offpath predict` never imports torch.
 COMMANDS = (
     *("archive", "batch", "bench", "canary", "check", "cost", "demo", "export", "logs", "predict"),

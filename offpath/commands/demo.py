@@ -14,9 +14,9 @@ from typing import Any
 import click
 
 from offpath.archive.mar_file import read_mar
-from offpath.commands.serve import DEFAULT_STORE
-from offpath.commands.serve_options import PORT, choose_log_dir
+from offpath.commands.serve_options import DEFAULT_STORE, PORT, choose_log_dir
 from offpath.commands.serve_view import ServeView
+from offpath.commands.shared_options import server_option
 from offpath.errors import WrongOption
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
@@ -41,13 +41,7 @@ SCREENS = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
     show_default=True,
     help="Port of the page and of predictions, on loopback; 0 takes a free one.",
 )
-@click.option(
-    "--server",
-    type=click.Choice(["torchserve", "granian"]),
-    default="torchserve",
-    show_default=True,
-    help="Server behind the front door. granian needs no Java.",
-)
+@server_option("Server behind the front door. granian needs no Java.")
 def command(archive: str | None, port: int, server: str) -> None:
     """Try a model in a browser, until Ctrl-C.
 

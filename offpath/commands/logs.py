@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import click
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -184,8 +183,9 @@ def status(spool: Path, as_json: bool) -> None:
 def read(event_id: str | None, parquet: Path | None, as_json: bool, **where: Any) -> None:
     """Print the prediction log's records under URI, in order of time.
 
-    URI is s3://bucket/prefix or file:///folder. Prints a table, or JSON Lines with --json. With
-    --since, only the days that can have such records are read.
+    URI is s3://bucket/prefix or file:///folder. Prints a line with time, request id, model, status,
+    best label and user, or JSON Lines with --json. With --since, only the days that can have such
+    records are read.
     """
     from offpath.serving.log_tools.reading import in_order_of_time
 
@@ -204,14 +204,12 @@ def read(event_id: str | None, parquet: Path | None, as_json: bool, **where: Any
             for count, record in enumerate(in_order_of_time(chosen), start=1):
                 click.echo(json.dumps(record, separators=(",", ":")))
         else:
-            # User ids come from clients and labels from models: they must not act as markup.
-            chosen = in_order_of_time(chosen)
-            rows = [[printable(cell) for cell in _row(record)] for record in chosen]
+            rows = [_format_record(record) for record in in_order_of_time(chosen)]
             count = len(rows)
     if parquet is not None:
         click.echo(f"{count} records: {parquet}")
     elif not as_json:
-        Console(markup=False).print(_records_table(rows) if rows else "no records in this period")
+        click.echo("\n".join(rows) or "no records in this period")
     _check_damage(damage)
     if event_id is not None and not count:
         raise ExpectedError(
@@ -220,32 +218,18 @@ def read(event_id: str | None, parquet: Path | None, as_json: bool, **where: Any
         )
 
 
-def _records_table(rows: list[list[str]]) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    for head in ("time", "event id", "model", "status", "best", "user"):
-        # Event ids are copied, so they are never wrapped.
-        table.add_column(head, no_wrap=head in ("time", "event id"), overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _row(record: dict[str, Any]) -> list[str]:
+def _format_record(record: dict[str, Any]) -> str:
     label = record.get("error")
     # A handler of the user's own may log other predictions.
     with suppress(TypeError, KeyError, IndexError, ValueError):
         best = record["predictions"][0]
         label = f"{best['label']} {best['probability']:.3f}"
     model = f"{record.get('model', '')} {record.get('version', '')}"
-    return [
-        # 2026-11-21T03:51:42.123Z: without the year, for which 80 columns have no room
-        str(record["inference_time"])[5:19].replace("T", " "),
-        str(record["event_id"]),
-        model,
-        str(record.get("status", "")),
-        str(label or ""),
-        str(record.get("user_id") or ""),
-    ]
+    # 2026-11-21T03:51:42.123Z: without the year, for which 80 columns have no room.
+    time = str(record["inference_time"])[5:19].replace("T", " ")
+    cells = (time, record["event_id"], model, record.get("status"), label, record.get("user_id"))
+    # User ids come from clients and labels from models.
+    return printable("  ".join(str(cell) for cell in cells if cell is not None))
 
 
 @command.command("verify")

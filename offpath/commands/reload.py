@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from offpath.commands.shared_options import server_option
 from offpath.commands.url_option import DOOR_OPTION, find_door
 from offpath.serving.front.reload_requests import request_reload
 
@@ -13,10 +14,8 @@ TIMEOUT_S = 600.0
 
 @click.command(name="reload")
 @DOOR_OPTION
-@click.option(
-    "--server",
-    type=click.Choice(["torchserve", "granian"]),
-    help="Kind of the new server, also for later reloads [default: that of the running one].",
+@server_option(
+    "Kind of the new server, also for later reloads [default: that of the running one].", None
 )
 def command(url: str | None, server: str | None) -> None:
     """Reload the archives behind a front door without dropping requests.

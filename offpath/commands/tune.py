@@ -10,7 +10,7 @@ import click
 from offpath.commands import run_outputs
 from offpath.commands.progress import LiveProgress
 from offpath.commands.run_outputs import FILE, Numbers, Outputs, refuse_existing
-from offpath.commands.shared_options import CLIENTS_HELP
+from offpath.commands.shared_options import CLIENTS_HELP, server_option
 from offpath.errors import ExpectedError
 
 
@@ -24,13 +24,7 @@ from offpath.errors import ExpectedError
     required=True,
     help="Latency bound: 95 % of the replies must come within this time.",
 )
-@click.option(
-    "--server",
-    type=click.Choice(["torchserve", "granian"]),
-    default="torchserve",
-    show_default=True,
-    help="Server that the archive is measured on.",
-)
+@server_option("Server that the archive is measured on.")
 @click.option(
     "--workload",
     default="photos-55k",

@@ -26,8 +26,8 @@ NO_RECORDS = b"{}\n" * (1 << 17)
 @guarantee(
     "Poisoned spools, segments and objects",
     "offpath/commands/logs.py",
-    ("        rows = [[printable(cell) for cell in _row(record)] for record " "in chosen]"),
-    "        rows = [[cell for cell in _row(record)] for record in chosen]",
+    'return printable("  ".join(',
+    'return str("  ".join(',
 )
 def test_lone_surrogates_are_escaped_by_every_command(run: Run, tmp_path: Path) -> None:
     bad = "cat\ud800"
