@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from offpath.commands.logs_report import report
 from offpath.commands.progress import counting_bar
@@ -160,14 +157,9 @@ def status(spool: Path, as_json: bool) -> None:
     click.echo(f"spool {spool}")
     for sink in sinks:
         click.echo(f"\n{printable(sink['uri'] or 'unknown sink (no sink.json)')}")
-        table = Table(show_header=False)
-        table.add_column(no_wrap=True)
-        table.add_column(overflow="fold")
-        for name, value in sink.items():
-            if name in STATUS_ROWS:
-                text = "-" if value is None else printable(str(value))
-                table.add_row(STATUS_ROWS[name], Text(text))
-        Console().print(table)
+        for name, label in STATUS_ROWS.items():
+            value = "-" if sink[name] is None else printable(str(sink[name]))
+            click.echo(f"  {label:<20} {value}")
 
 
 @command.command("read")

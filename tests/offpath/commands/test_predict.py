@@ -161,8 +161,8 @@ ESCAPE = "\x1b[2J\x9b\u202e"
 @guarantee(
     "Replies that never end or command the terminal",
     "offpath/commands/predict.py",
-    "[printable(cell) for cell in _row(*pair)]",
-    "[cell for cell in _row(*pair)]",
+    'return printable(f"{path}  {what}  {ms}{in_server}")',
+    'return f"{path}  {what}  {ms}{in_server}"',
 )
 @pytest.mark.parametrize(
     ("status", "body"),
