@@ -96,7 +96,7 @@ def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
     fail_if_left_out(run)
 
 
-def define(kind: str, text: str, *more: Callable[[Command], Command]) -> None:
+def define(kind: str, text: str, *more: Callable[[Any], Any]) -> None:
     """Adds the command of one kind of profile."""
 
     @command.command(kind, help=text)

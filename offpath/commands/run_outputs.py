@@ -157,7 +157,7 @@ def split_names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-class Numbers(click.ParamType):
+class Numbers(click.ParamType):  # type: ignore[type-arg]
     """An option like `4,8`, whose value is (4, 8)."""
 
     name = "N,..."

@@ -105,7 +105,6 @@ def list_commands(folder: Path) -> list[list[str]]:
         ["export", "triton", "none.mar", "--output", str(folder / "triton")],
         ["export", "ray", "none.mar", "--output", str(folder / "ray")],
         ["serve", "--model-store", str(folder)],
-        ["front", "--upstream", "nowhere"],
         ["reload", "--url", NOWHERE],
         ["canary", "--url", NOWHERE],
         ["demo", "--port", "99999"],
@@ -128,8 +127,6 @@ def list_commands(folder: Path) -> list[list[str]]:
             for it in ("stages", "lines", "cprofile", "flame")
         ),
         ["profile", "server", "--workload", "nowhere"],
-        ["profile", "show", result],
-        ["profile", "compare", result, result],
     ]
 
 

@@ -123,46 +123,37 @@ def test_read_keeps_to_its_period(logs: Logs, tmp_path: Path, compression: str) 
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("compression", "damaged", "place"),
     [
-        pytest.param(b"{", id="torn"),
-        pytest.param(b"\xff{}", id="not-text"),
-        pytest.param(b"[]", id="no-object"),
-        pytest.param(b'{"event_id": 1}', id="no-record"),
-        pytest.param(b'{"event_id": "a", "inference_time": "soon"}', id="no-time"),
-        pytest.param(b"[" * 100_000, id="nested"),
+        pytest.param("none", b"{", " line 1", id="torn"),
+        pytest.param("none", b"\xff{}", " line 1", id="not-text"),
+        pytest.param("none", b"[]", " line 1", id="no-object"),
+        pytest.param("none", b'{"event_id": 1}', " line 1", id="no-record"),
+        pytest.param(
+            "none", b'{"event_id": "a", "inference_time": "soon"}', " line 1", id="no-time"
+        ),
+        pytest.param("none", b"[" * 100_000, " line 1", id="nested"),
+        pytest.param("gzip", slice(-5), "", id="gzip-without-end"),
+        pytest.param("gzip", slice(3), "", id="gzip-begun"),
+        pytest.param("zstd", slice(30), "", id="zstd-begun"),
     ],
 )
-def test_damaged_line_is_named_and_the_rest_is_read(
-    logs: Logs, tmp_path: Path, line: bytes
-) -> None:
-    uri = write_log(tmp_path / "out", [record("a")], compression="none")
-    (path,) = (tmp_path / "out").glob("dt=*/*/*")
-    path.write_bytes(line + b"\n" + path.read_bytes())
-    check_damage(logs, tmp_path, uri, f"{path.name} line 1")
-
-
-@pytest.mark.parametrize(("compression", "end"), [("gzip", -5), ("gzip", 3), ("zstd", 30)])
-def test_truncated_object_is_named_and_the_rest_is_read(
-    logs: Logs, tmp_path: Path, compression: str, end: int
+def test_damage_is_named_and_the_rest_is_read(
+    logs: Logs, tmp_path: Path, compression: str, damaged: bytes | slice, place: str
 ) -> None:
     uri = write_log(tmp_path / "out", [record("a")], compression=compression)
     (path,) = (tmp_path / "out").glob("dt=*/*/*")
     first = path.with_name(f"0{path.name}")
-    first.write_bytes(path.read_bytes()[:end])
-    check_damage(logs, tmp_path, uri, first.name)
-
-
-def check_damage(logs: Logs, folder: Path, uri: str, named: str) -> None:
-    (folder / "ids").write_text("a\n")
+    first.write_bytes(damaged if isinstance(damaged, bytes) else path.read_bytes()[damaged])
+    (tmp_path / "ids").write_text("a\n")
     for arguments in (
         ("read", uri),
         ("read", uri, "--json", "--since", "1h"),
-        ("verify", uri, "--ids", str(folder / "ids")),
+        ("verify", uri, "--ids", str(tmp_path / "ids")),
     ):
         done = logs(*arguments)
         assert done.code == 1
-        assert named in done.err and "cannot be read" in done.err
+        assert f"{first.name}{place}" in done.err and "cannot be read" in done.err
         assert "1 records read" in done.out or '"a"' in done.out or " a " in done.out
 
 

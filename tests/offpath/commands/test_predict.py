@@ -143,18 +143,6 @@ def test_a_401_names_the_option(
     assert code == 1 and hint in err
 
 
-def test_names_of_files_are_whole_on_a_narrow_terminal(
-    predict: Predict, answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / f"{'long-' * 20}name.jpg"
-    file.write_bytes(JPEG)
-    answers.body = b'{"a rather long label of a class": 1.0}'
-    answers.headers = {"Server-Timing": "decode;dur=1.5, inference;dur=15, postprocess;dur=2"}
-    monkeypatch.setenv("COLUMNS", "80")
-    code, out, _ = predict(file, "--url", answers.url)
-    assert code == 0 and str(file) in out
-
-
 ESCAPE = "\x1b[2J\x9b\u202e"
 
 
