@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -190,30 +189,20 @@ def compare(
 
 
 @command.command("show")
-@click.argument("path", metavar="JSON_PATH", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("path", metavar="JSON_PATH", type=run_outputs.FILE)
 @baseline_option
-@run_outputs.output_options
+@run_outputs.HTML
 @click.option(
-    "--plot",
-    "plot_path",
-    type=run_outputs.FILE,
-    help="Draw the main charts into FILE.svg.",
+    "--plot", "plot_path", type=run_outputs.FILE, help="Draw the main charts into FILE.svg."
 )
-@click.option(
-    "--markdown",
-    is_flag=True,
-    help="Print Markdown tables for a README or an issue.",
-)
-def show(
-    path: Path, baseline: str | None, outputs: Outputs, plot_path: Path | None, markdown: bool
-) -> None:
+@click.option("--markdown", is_flag=True, help="Print Markdown tables for a README or an issue.")
+def show(path: Path, baseline: str | None, **chosen: Any) -> None:
     """Print (and draw) a saved result of `offpath bench`, `offpath profile` or `offpath tune`."""
     from offpath.profiling.core.run import load_run
 
-    run_outputs.check_output(plot_path, "matplotlib")
-    run = load_run(path)
-    outputs.save(run)
-    show_run(run, replace(outputs, plot_path=plot_path, markdown=markdown), baseline)
+    run_outputs.check_output(chosen["html_path"], "jinja2")
+    run_outputs.check_output(chosen["plot_path"], "matplotlib")
+    show_run(load_run(path), Outputs(**chosen), baseline)
 
 
 command.add_command(bench_setup.setup)

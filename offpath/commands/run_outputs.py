@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from offpath.profiling.report.document import Document
 
 FILE = click.Path(path_type=Path, dir_okay=False)
+HTML = click.option("--html", "html_path", type=FILE, help="Write one self-contained page.")
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def can_be_made(file: Path, with_folder: bool) -> bool:
 
 OPTIONS = (
     click.option("--json", "json_path", type=FILE, help="Save the raw values as they come."),
-    click.option("--html", "html_path", type=FILE, help="Write one self-contained page."),
+    HTML,
 )
 
 
