@@ -132,7 +132,7 @@ def build_archive(
             spec = replace(spec, config=config)
         if spec.check is not None:
             say(spec.check(spec.source.module, spec.config.handler))
-        built = _run_archiver(spec, scratch)
+        built = _pack(spec, scratch)
         partial = scratch / "normalised.mar"
         normalise_archive(built, partial)
         has_users_code = spec.handler is not None or spec.source.users_file is not None
@@ -264,39 +264,50 @@ def _check_extra_files(spec: ArchiveSpec) -> None:
         check_shadowing(path)
 
 
-def _run_archiver(spec: ArchiveSpec, folder: Path) -> Path:
-    """Completes the folder `stage` and packs it with torch-model-archiver."""
-    stage, out, scratch = folder / "stage", folder / "out", folder / "tmp"
-    out.mkdir()
-    scratch.mkdir()
+def run_archiver(name: str, folder: Path, **options: Path | str | None) -> Path:
+    """Packs NAME.mar into a folder with torch-model-archiver; an option of None is left out.
+
+    Raises:
+        ExpectedError: the archiver fails.
+    """
+    command = [sys.executable, "-m", "model_archiver.model_packaging", "--force"]
+    for option, value in {"model_name": name, "export_path": folder, **options}.items():
+        if value is not None:
+            command += [f"--{option.replace('_', '-')}", str(value)]
+    # The archiver deletes and refills $TMPDIR/<model name>, so it gets a folder of its own.
+    with tempfile.TemporaryDirectory(prefix="offpath-archiver-") as scratch:
+        env = {**os.environ, "TMPDIR": scratch}
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+    built = folder / f"{name}.mar"
+    if done.returncode != 0 or not built.is_file():
+        raise ExpectedError(f"torch-model-archiver failed:\n{done.stderr.strip()}")
+    return built
+
+
+def _pack(spec: ArchiveSpec, folder: Path) -> Path:
+    """Completes the folder `stage` and packs it."""
+    stage = folder / "stage"
     _stage_files(spec, stage)
     config_file = folder / "model-config.yaml"
     config_file.write_text(format_model_config(spec.config.settings), encoding="utf-8")
     serialized = folder / WEIGHTS_FILE
-    command = [
-        sys.executable, "-m", "model_archiver.model_packaging",
-        "--model-name", spec.name, "--version", spec.version,
-        "--handler", str(HANDLER_DIR / ENTRY_FILE),
-        # The parent of offpath/, because the archiver would flatten offpath/ itself.
-        "--extra-files", str(stage),
-        "--config-file", str(config_file),
-        "--export-path", str(out), "--archive-format", "zip-store", "--force",
-    ]  # fmt: skip
     if spec.source.script_file is not None:
         shutil.copyfile(spec.source.script_file, serialized)
     elif spec.source.weights is not None:
         save_weights(spec.source, serialized)
-    if serialized.exists():
-        command += ["--serialized-file", str(serialized)]
-    if spec.source.model_file is not None:
-        command += ["--model-file", str(_find_definition(spec.source, folder))]
-    # The archiver deletes and refills $TMPDIR/<model name>, so it gets its own folder.
-    env = {**os.environ, "TMPDIR": str(scratch)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
-    built = out / f"{spec.name}.mar"
-    if done.returncode != 0 or not built.is_file():
-        raise ExpectedError(f"torch-model-archiver failed:\n{done.stderr.strip()}")
-    return built
+    (out := folder / "out").mkdir()
+    return run_archiver(
+        spec.name,
+        out,
+        version=spec.version,
+        handler=HANDLER_DIR / ENTRY_FILE,
+        # The parent of offpath/, because the archiver would flatten offpath/ itself.
+        extra_files=stage,
+        config_file=config_file,
+        serialized_file=serialized if serialized.exists() else None,
+        model_file=_find_definition(spec.source, folder),
+        archive_format="zip-store",
+    )
 
 
 def _find_definition(source: ModelSource, folder: Path) -> Path | None:

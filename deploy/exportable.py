@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -33,8 +32,6 @@ SERVICE = (
     "serving/__init__.py",
     "serving/service/*.py",
 )
-# A file in every export that names its archive; --force replaces only folders that hold it.
-MARK = "offpath-export.json"
 # Packages that the archive's handler imports. Its classes derive from classes of torchserve.
 REQUIREMENTS = (
     "torch",
@@ -129,38 +126,6 @@ def read_exportable(path: Path) -> Exportable:
     return Exportable(path, archive.model_name, archive.serving, handler)
 
 
-def make_folder(output: Path, force: bool) -> None:
-    """Makes an empty folder for an export.
-
-    Raises:
-        WrongOption: the folder holds an export and `force` is not set, or holds anything else.
-    """
-    if output.exists() and not output.is_dir():
-        raise WrongOption(f"--output {str(output)!r} is a file; expected a folder")
-    if output.is_dir() and any(output.iterdir()):
-        # Never delete a folder with the user's own files.
-        if not (output / MARK).is_file():
-            raise WrongOption(
-                f"--output {str(output)!r} holds files that are no export; choose an empty folder"
-            )
-        if not force:
-            raise WrongOption(
-                f"--output {str(output)!r} holds an export; pass --force to replace it"
-            )
-        shutil.rmtree(output)
-    output.mkdir(parents=True, exist_ok=True)
-
-
-def unpack(archive: Path, folder: Path, packages: Path) -> None:
-    """Writes the archive's content to `folder/archive`, and our package to `packages/offpath`."""
-    unpack_mar(read_mar(archive), folder / "archive")
-    for pattern in SERVICE:
-        for path in PACKAGE.glob(pattern):
-            copy = packages / "offpath" / path.relative_to(PACKAGE)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, copy)
-
-
 def write_export(
     archive: Exportable,
     output: Path,
@@ -169,7 +134,6 @@ def write_export(
     packages: str,
     texts: Mapping[str, str],
     threads: int | None = None,
-    force: bool = False,
 ) -> None:
     """Writes an export: archive, program and settings to the folder `place`, which is in `output`.
 
@@ -178,16 +142,19 @@ def write_export(
         texts: further files by their names in `output`.
 
     Raises:
-        WrongOption: see `make_folder`.
+        WrongOption: the folder is not empty.
     """
-    make_folder(output, force)
+    if output.is_dir() and any(output.iterdir()):
+        raise WrongOption(f"--output {str(output)!r} holds files; choose an empty folder")
     folder = output / place
     folder.mkdir(parents=True, exist_ok=True)
-    unpack(archive.path, folder, folder / packages)
+    unpack_mar(read_mar(archive.path), folder / "archive")
+    for pattern in SERVICE:
+        for path in PACKAGE.glob(pattern):
+            copy = folder / packages / "offpath" / path.relative_to(PACKAGE)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
     shutil.copy(program, folder)
     settings = json.dumps(archive.describe_service(threads), indent=2) + "\n"
-    digest = hashlib.sha256(archive.path.read_bytes()).hexdigest()
-    # The last, because it marks a whole export.
-    mark = json.dumps({"archive": archive.path.name, "sha256": digest}) + "\n"
-    for name, text in {f"{place}/settings.json": settings, **texts, MARK: mark}.items():
+    for name, text in {f"{place}/settings.json": settings, **texts}.items():
         (output / name).write_text(text, encoding="utf-8")

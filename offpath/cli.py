@@ -27,31 +27,19 @@ from offpath.serving.printable import printable_lines
 
 FAILED, WRONG_USAGE = 1, 2
 
-# Subcommand -> the module that defines it as `command`. Modules are imported on first use, so that
-# `offpath predict` never imports torch.
-COMMANDS = {
-    "archive": "offpath.commands.archive",
-    "batch": "offpath.commands.batch",
-    "bench": "offpath.commands.bench",
-    "canary": "offpath.commands.canary",
-    "check": "offpath.commands.check",
-    "cost": "offpath.commands.cost",
-    "demo": "offpath.commands.demo",
-    "export": "offpath.commands.export",
-    "logs": "offpath.commands.logs",
-    "predict": "offpath.commands.predict",
-    "profile": "offpath.commands.profile",
-    "reload": "offpath.commands.reload",
-    "serve": "offpath.commands.serve",
-    "tune": "offpath.commands.tune",
-}
+# Subcommands; the module of that name in offpath.commands defines each as `command`. Modules are
+# imported on first use, so that `offpath predict` never imports torch.
+COMMANDS = (
+    *("archive", "batch", "bench", "canary", "check", "cost", "demo", "export", "logs", "predict"),
+    *("profile", "reload", "serve", "tune"),
+)
 
 
 class LazyGroup(click.Group):
     """A click group whose subcommands are imported on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
+        return list(COMMANDS)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -64,7 +52,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
+        module = importlib.import_module(f"offpath.commands.{cmd_name}")
+        command: click.Command = module.command
         return command
 
 

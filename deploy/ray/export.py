@@ -13,7 +13,6 @@ import textwrap
 from pathlib import Path
 
 from offpath.deploy.exportable import read_exportable, write_export
-from offpath.errors import WrongOption
 from offpath.serving.server.server_settings import LOOPBACK
 
 TEMPLATES = Path(__file__).parent
@@ -35,7 +34,6 @@ def export_ray(
     cpus: int = 1,
     host: str = LOOPBACK,
     port: int = 8000,
-    force: bool = False,
 ) -> list[str]:
     """Writes the application and returns what the user can do with it, one line each.
 
@@ -43,18 +41,12 @@ def export_ray(
         path: the archive.
         replicas: lowest and highest number; None for the archive's workers.
         cpus: cores that Ray reserves for a replica; also its decode threads.
-        force: replace an earlier export.
 
     Raises:
-        WrongOption: the archive is not ours, the replicas are out of order, or the folder is not
-            empty.
+        WrongOption: the archive is not ours, or the folder is not empty.
     """
     archive = read_exportable(path)
     low, high = replicas or (archive.serving.workers, archive.serving.workers)
-    if not 0 < low <= high:
-        raise WrongOption(
-            f"replicas from {low} to {high}: expected numbers from 1, in ascending order"
-        )
     facts = {
         "archive": archive.path.name,
         "name": archive.name,
@@ -82,7 +74,7 @@ def export_ray(
         "rayservice.yaml": service.format(**facts, host=host, serve_config=in_pods),
         "requirements.txt": "\n".join((RAY, *archive.list_requirements())) + "\n",
     }
-    write_export(archive, output, TEMPLATES / "deployment.py", ".", ".", texts, cpus, force)
+    write_export(archive, output, TEMPLATES / "deployment.py", ".", ".", texts, cpus)
     return [
         f"{output}: {archive.path.name} as a Ray Serve application",
         f"pip install -r {output / 'requirements.txt'}",

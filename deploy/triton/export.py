@@ -12,7 +12,6 @@ import os
 from pathlib import Path
 
 from offpath.deploy.exportable import Exportable, read_exportable, write_export
-from offpath.errors import WrongOption
 
 MODEL_FILE = Path(__file__).with_name("model.py")
 
@@ -40,7 +39,7 @@ dynamic_batching {{ max_queue_delay_microseconds: {delay_us} }}
 
 
 def export_triton(
-    path: Path, output: Path, name: str | None = None, is_thin: bool = False, force: bool = False
+    path: Path, output: Path, name: str | None = None, is_thin: bool = False
 ) -> list[str]:
     """Writes the repository and returns what the user can do with it, one line each.
 
@@ -49,21 +48,18 @@ def export_triton(
         name: the model's name; None for the name in the archive.
         is_thin: whether the input is the model's pixels, uint8 [height, width, channels], instead
             of an image file.
-        force: replace an earlier export.
 
     Raises:
-        WrongOption: the archive is not ours, the name is bad, or the folder is not empty.
+        WrongOption: the archive is not ours, or the folder is not empty.
     """
     archive = read_exportable(path)
     name = name or archive.name
-    if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise WrongOption(f"--name {name!r}: accepted are letters, digits, '-', '_' and '.'")
     model = output / name
     texts = {
         f"{name}/config.pbtxt": make_config(archive, name, is_thin),
         "requirements.txt": "\n".join(archive.list_requirements()) + "\n",
     }
-    write_export(archive, output, MODEL_FILE, f"{name}/1", "service", texts, force=force)
+    write_export(archive, output, MODEL_FILE, f"{name}/1", "service", texts)
     lines = [f"{model}: {archive.path.name} for Triton's python backend"]
     if archive.handler.explanations:
         lines.append(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import re
 
+# Keys under which JSON may carry the base64 text of an image.
+JSON_KEYS = ("data", "body", "b64")
 WHITE_SPACE = b" \t\n\r\v\f"
 # What editors and PowerShell put before text.
 ORDER_MARK = b"\xef\xbb\xbf"

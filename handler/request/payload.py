@@ -12,12 +12,10 @@ from collections.abc import Mapping
 from offpath.handler.errors import BadEnvelope, EmptyPayload, PayloadTooLarge, UnsupportedFormat
 from offpath.handler.image.formats import MAGICS, Payload
 from offpath.handler.request.body_from_front_door import Row, read_fields
-from offpath.handler.request.encodings import ORDER_MARK, WHITE_SPACE, decode_base64
+from offpath.handler.request.encodings import JSON_KEYS, ORDER_MARK, WHITE_SPACE, decode_base64
 from offpath.handler.request.forms import CURE, keep_all
 from offpath.handler.request.npy import NPY_MAGIC
 
-# Keys under which a JSON body may carry the base64 text.
-JSON_KEYS = ("data", "body", "b64")
 # First bytes of payloads that are used as they are; anything else may be a text envelope.
 BINARY_MAGICS = (*MAGICS, NPY_MAGIC)
 # An envelope holds one text. A body of `{},{},...` would become 11 million objects of 800 MB.

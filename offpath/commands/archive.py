@@ -192,7 +192,13 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
     labels = read_labels(options["labels"], _say) if options["labels"] else None
     preset = load_preset(options["preset"])
     settings = _handler_settings(options)
-    server = {**(old.server if old else {}), **_server_settings(options)}
+    given = name_keys(
+        batch_size=options["batch_size"],
+        max_batch_delay_ms=options["max_batch_delay_ms"],
+        min_workers=options["workers"],
+        max_workers=options["workers"],
+    )
+    server = {**(old.server if old else {}), **given}
     # These import torch, which takes seconds: what is wrong above is said before.
     from offpath.archive.build import ArchiveSpec, build_archive, find_target
     from offpath.archive.custom_handler import load_custom_handler
@@ -311,15 +317,6 @@ def _say_where_it_runs(device_type: str) -> None:
 def _say(line: str) -> None:
     """Prints on stderr, because stdout is for the result."""
     click.echo(printable(line), err=True)
-
-
-def _server_settings(options: dict[str, Any]) -> dict[str, Any]:
-    return name_keys(
-        batch_size=options["batch_size"],
-        max_batch_delay_ms=options["max_batch_delay_ms"],
-        min_workers=options["workers"],
-        max_workers=options["workers"],
-    )
 
 
 def _handler_settings(options: dict[str, Any]) -> dict[str, Any]:

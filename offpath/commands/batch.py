@@ -147,7 +147,7 @@ def _run(
     """Runs the parts under a bar; returns the seconds since the first was begun."""
     done = total - sum(map(len, parts.values()))
     first_s = math.inf
-    with counting_bar("classifying", has_rate=True) as show:
+    with counting_bar("classifying") as show:
         show(done, total)
 
         def on_part(part: str, began_s: float) -> None:

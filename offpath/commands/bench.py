@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +24,6 @@ SECONDS = 10.0
 # Experiment of a saved run -> module whose `document_of(run, baseline)` shows it.
 EXPERIMENTS = {
     "compare": "experiments.compare_report",
-    # Saved by earlier versions, where it was a command.
-    "sweep": "experiments.compare_report",
     **dict.fromkeys(
         ("profile-stages", "profile-cprofile", "profile-lines", "profile-flame"),
         "profilers.profile_report",
@@ -116,9 +113,9 @@ def command() -> None:
 )
 @click.option(
     "--clients",
+    type=run_outputs.Numbers(),
     default="32",
     show_default=True,
-    metavar="N,...",
     help=f"{CLIENTS_HELP} Of several numbers, charts show lines. With --rate: connections.",
 )
 @click.option(
@@ -159,7 +156,6 @@ def compare(
     servers: str,
     baseline: str | None,
     outputs: Outputs,
-    clients: str,
     seconds: float | None,
     rate: float | None,
     warm_up_s: float,
@@ -185,7 +181,6 @@ def compare(
     )
     choices = Choices(
         servers=run_outputs.split_names(servers),
-        clients=run_outputs.read_numbers("--clients", clients, "8,32"),
         load=load,
         command=run_outputs.command_line(),
         **asked,
@@ -194,30 +189,20 @@ def compare(
 
 
 @command.command("show")
-@click.argument("path", metavar="JSON_PATH", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("path", metavar="JSON_PATH", type=run_outputs.FILE)
 @baseline_option
-@run_outputs.output_options
+@run_outputs.HTML
 @click.option(
-    "--plot",
-    "plot_path",
-    type=run_outputs.FILE,
-    help="Draw the main charts into FILE.svg.",
+    "--plot", "plot_path", type=run_outputs.FILE, help="Draw the main charts into FILE.svg."
 )
-@click.option(
-    "--markdown",
-    is_flag=True,
-    help="Print Markdown tables for a README or an issue.",
-)
-def show(
-    path: Path, baseline: str | None, outputs: Outputs, plot_path: Path | None, markdown: bool
-) -> None:
+@click.option("--markdown", is_flag=True, help="Print Markdown tables for a README or an issue.")
+def show(path: Path, baseline: str | None, **chosen: Any) -> None:
     """Print (and draw) a saved result of `offpath bench`, `offpath profile` or `offpath tune`."""
     from offpath.profiling.core.run import load_run
 
-    run_outputs.check_output(plot_path, "matplotlib")
-    run = load_run(path)
-    outputs.save(run)
-    show_run(run, replace(outputs, plot_path=plot_path, markdown=markdown), baseline)
+    run_outputs.check_output(chosen["html_path"], "jinja2")
+    run_outputs.check_output(chosen["plot_path"], "matplotlib")
+    show_run(load_run(path), Outputs(**chosen), baseline)
 
 
 command.add_command(bench_setup.setup)
@@ -259,19 +244,14 @@ def measure_and_show(choices: Choices, outputs: Outputs, baseline: str | None) -
     from offpath.commands.progress import LiveProgress
     from offpath.profiling.experiments.compare import run_compare
 
-    path = outputs.json_path
-    if path is not None and path.exists():
-        raise WrongOption(f"--json {str(path)!r} exists: name another file")
-    is_announced = False
+    run_outputs.refuse_existing("--json", outputs.json_path)
 
     def save(run: Run) -> None:
-        nonlocal is_announced
-        if not is_announced:
-            # The first call comes when all options are accepted.
-            run_outputs.say_estimate(choices.estimated_s)
-            is_announced = True
         if run.rows:
             outputs.save(run)
+        elif not run.failures:
+            # The first call, which comes when all options are accepted.
+            run_outputs.say_estimate(choices.estimated_s)
 
     with run_outputs.keeping(outputs, "windows"), LiveProgress() as progress:
         run = run_compare(choices, progress, save)

@@ -14,9 +14,9 @@ from typing import Any
 import click
 
 from offpath.archive.mar_file import read_mar
-from offpath.commands.serve import DEFAULT_STORE
-from offpath.commands.serve_options import PORT, choose_log_dir
+from offpath.commands.serve_options import DEFAULT_STORE, PORT, choose_log_dir
 from offpath.commands.serve_view import ServeView
+from offpath.commands.shared_options import server_option
 from offpath.errors import WrongOption
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
@@ -41,15 +41,8 @@ SCREENS = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
     show_default=True,
     help="Port of the page and of predictions, on loopback; 0 takes a free one.",
 )
-@click.option(
-    "--server",
-    type=click.Choice(["torchserve", "granian"]),
-    default="torchserve",
-    show_default=True,
-    help="Server behind the front door. granian needs no Java.",
-)
-@click.option("--no-open", is_flag=True, help="Do not open the page in a browser.")
-def command(archive: str | None, port: int, server: str, no_open: bool) -> None:
+@server_option("Server behind the front door. granian needs no Java.")
+def command(archive: str | None, port: int, server: str) -> None:
     """Try a model in a browser, until Ctrl-C.
 
     Serves an archive (a NAME is looked up in .offpath/model-store) or the embedded model behind the
@@ -69,7 +62,7 @@ def command(archive: str | None, port: int, server: str, no_open: bool) -> None:
         DoorSettings(port=port, metrics_port=0, front_bodies=1, invocations=True, pages=pages)
     )
     find_nginx()
-    view = DemoView(opens=not no_open)
+    view = DemoView()
     try:
         with stopping_on_signals():
             if archive is None:
@@ -95,15 +88,7 @@ def make_archive(view: ServeView) -> None:
 
 
 class DemoView(ServeView):
-    """Shows the address of the page, and opens it in a browser.
-
-    Args:
-        opens: open the page, if there is a screen.
-    """
-
-    def __init__(self, opens: bool) -> None:
-        super().__init__()
-        self._opens = opens and any(os.environ.get(name) for name in SCREENS)
+    """Shows the address of the page, and opens it in a browser if there is a screen."""
 
     def show_ready(
         self,
@@ -115,7 +100,7 @@ class DemoView(ServeView):
 
     def show_usage(self, inference_url: str, *_: object) -> None:
         click.echo("Ctrl-C stops the demo")
-        if self._opens:
+        if any(map(os.environ.get, SCREENS)):
             # In a thread, because some browsers return only when they are closed.
             page = f"{inference_url}/"
             threading.Thread(target=webbrowser.open, args=[page], daemon=True).start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,11 @@ import click
 
 def export_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option("--force", is_flag=True, help="Replace an earlier export."),
         click.option(
             "--output",
-            type=click.Path(path_type=Path),
+            type=click.Path(path_type=Path, file_okay=False),
             required=True,
-            help="Folder to write to. It must be empty, or hold an export that --force replaces.",
+            help="Folder to write to, new or empty.",
         ),
         click.argument("path", metavar="ARCHIVE", type=click.Path(path_type=Path, dir_okay=False)),
     ):
@@ -36,7 +36,6 @@ def command() -> None:
 
 @command.command("triton")
 @export_options
-@click.option("--name", help="Name of the model.  [default: the model's name in the archive]")
 @click.option(
     "--thin",
     "is_thin",
@@ -65,6 +64,7 @@ def triton(**options: Any) -> None:
 @click.option(
     "--replicas",
     metavar="N|LOW-HIGH",
+    callback=lambda _, __, text: read_replicas(text),
     help="Number of replicas; with a range, Ray follows the requests in flight.  [default: the "
     "archive's number of workers]",
 )
@@ -81,7 +81,7 @@ def triton(**options: Any) -> None:
     show_default=True,
     help="Address on which HTTP listens. Ray's control ports listen on all addresses.",
 )
-def ray(replicas: str | None, **options: Any) -> None:
+def ray(**options: Any) -> None:
     """Write a Ray Serve application.
 
     It runs with `serve run`, or on Kubernetes with the manifest for KubeRay, after you have named
@@ -94,22 +94,16 @@ def ray(replicas: str | None, **options: Any) -> None:
     """
     from offpath.deploy.ray.export import export_ray
 
-    for line in export_ray(**options, replicas=read_replicas(replicas)):
+    for line in export_ray(**options):
         click.echo(line)
 
 
 def read_replicas(text: str | None) -> tuple[int, int] | None:
-    """Reads the number or range of `--replicas`, like 3 or 1-4.
-
-    Raises:
-        UsageError: the text has another form.
-    """
+    """Reads the number or range of `--replicas`; raises BadParameter for another text."""
     if text is None:
         return None
     low, _, high = text.partition("-")
-    try:
-        return int(low), int(high or low)
-    except ValueError as error:
-        raise click.UsageError(
-            f"--replicas {text!r}: expected a number like 3, or a range like 1-4"
-        ) from error
+    with contextlib.suppress(ValueError):
+        if 0 < int(low) <= int(high or low):
+            return int(low), int(high or low)
+    raise click.BadParameter(f"{text!r}: expected a number like 3, or a range like 1-4")

@@ -13,10 +13,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import click
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from offpath.commands.logs_report import report
 from offpath.commands.progress import counting_bar
@@ -121,7 +117,13 @@ def ship(spool: Path, timeout_s: float, watch: bool, as_json: bool) -> None:
         with counting_bar("shipping segments", not as_json) as progress:
             report = ship_spool(spool, timeout_s if is_last else 0.0, progress)
         if is_last or report.shipped_segments or report.errors:
-            _print_report(dataclasses.asdict(report), as_json)
+            click.echo(
+                json.dumps(dataclasses.asdict(report))
+                if as_json
+                else f"shipped {report.shipped_segments} segments with {report.shipped_records} "
+                f"records; {report.left_segments} left; {report.living_segments} belong to living "
+                "workers"
+            )
         if is_last:
             break
         stopped.wait(WATCH_S)
@@ -130,16 +132,6 @@ def ship(spool: Path, timeout_s: float, watch: bool, as_json: bool) -> None:
         raise ExpectedError(
             f"undelivered segments, still in {spool}: {report.left_segments}; {reasons}"
         )
-
-
-def _print_report(report: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(report))
-        return
-    click.echo(
-        f"shipped {report['shipped_segments']} segments with {report['shipped_records']} records; "
-        f"{report['left_segments']} left; {report['living_segments']} belong to living workers"
-    )
 
 
 @command.command("status")
@@ -165,14 +157,9 @@ def status(spool: Path, as_json: bool) -> None:
     click.echo(f"spool {spool}")
     for sink in sinks:
         click.echo(f"\n{printable(sink['uri'] or 'unknown sink (no sink.json)')}")
-        table = Table(show_header=False)
-        table.add_column(no_wrap=True)
-        table.add_column(overflow="fold")
-        for name, value in sink.items():
-            if name in STATUS_ROWS:
-                text = "-" if value is None else printable(str(value))
-                table.add_row(STATUS_ROWS[name], Text(text))
-        Console().print(table)
+        for name, label in STATUS_ROWS.items():
+            value = "-" if sink[name] is None else printable(str(sink[name]))
+            click.echo(f"  {label:<20} {value}")
 
 
 @command.command("read")
@@ -188,8 +175,9 @@ def status(spool: Path, as_json: bool) -> None:
 def read(event_id: str | None, parquet: Path | None, as_json: bool, **where: Any) -> None:
     """Print the prediction log's records under URI, in order of time.
 
-    URI is s3://bucket/prefix or file:///folder. Prints a table, or JSON Lines with --json. With
-    --since, only the days that can have such records are read.
+    URI is s3://bucket/prefix or file:///folder. Prints a line with time, request id, model, status,
+    best label and user, or JSON Lines with --json. With --since, only the days that can have such
+    records are read.
     """
     from offpath.serving.log_tools.reading import in_order_of_time
 
@@ -208,14 +196,12 @@ def read(event_id: str | None, parquet: Path | None, as_json: bool, **where: Any
             for count, record in enumerate(in_order_of_time(chosen), start=1):
                 click.echo(json.dumps(record, separators=(",", ":")))
         else:
-            # User ids come from clients and labels from models: they must not act as markup.
-            chosen = in_order_of_time(chosen)
-            rows = [[printable(cell) for cell in _row(record)] for record in chosen]
+            rows = [_format_record(record) for record in in_order_of_time(chosen)]
             count = len(rows)
     if parquet is not None:
         click.echo(f"{count} records: {parquet}")
     elif not as_json:
-        Console(markup=False).print(_records_table(rows) if rows else "no records in this period")
+        click.echo("\n".join(rows) or "no records in this period")
     _check_damage(damage)
     if event_id is not None and not count:
         raise ExpectedError(
@@ -224,49 +210,18 @@ def read(event_id: str | None, parquet: Path | None, as_json: bool, **where: Any
         )
 
 
-# Event ids are copied, so they are never wrapped; the year of the time is left out. --json has all.
-COLUMNS = {"time": True, "event id": True, "model": False, "status": True}
-COLUMNS |= {"best": False, "user": False}
-
-
-def _records_table(rows: list[list[str]]) -> Table:
-    """Makes a table of 80 columns; a value that is equal in all records goes to the caption."""
-    shown = [
-        index
-        for index, head in enumerate(COLUMNS)
-        if COLUMNS[head] or len({row[index] for row in rows}) > 1 or head == "best"
-    ]
-    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    for index in shown:
-        head = list(COLUMNS)[index]
-        table.add_column(head, no_wrap=COLUMNS[head], overflow="fold")
-    for row in rows:
-        table.add_row(*(row[index] for index in shown))
-    left_out = [
-        f"{head}: {rows[0][index]}"
-        for index, head in enumerate(COLUMNS)
-        if rows and index not in shown and rows[0][index]
-    ]
-    table.caption = Text("; ".join(left_out)) if left_out else None
-    return table
-
-
-def _row(record: dict[str, Any]) -> list[str]:
+def _format_record(record: dict[str, Any]) -> str:
     label = record.get("error")
     # A handler of the user's own may log other predictions.
     with suppress(TypeError, KeyError, IndexError, ValueError):
         best = record["predictions"][0]
         label = f"{best['label']} {best['probability']:.3f}"
     model = f"{record.get('model', '')} {record.get('version', '')}"
-    return [
-        # 2026-11-21T03:51:42.123Z
-        str(record["inference_time"])[5:19].replace("T", " "),
-        str(record["event_id"]),
-        model,
-        str(record.get("status", "")),
-        str(label or ""),
-        str(record.get("user_id") or ""),
-    ]
+    # 2026-11-21T03:51:42.123Z: without the year, for which 80 columns have no room.
+    time = str(record["inference_time"])[5:19].replace("T", " ")
+    cells = (time, record["event_id"], model, record.get("status"), label, record.get("user_id"))
+    # User ids come from clients and labels from models.
+    return printable("  ".join(str(cell) for cell in cells if cell is not None))
 
 
 @command.command("verify")

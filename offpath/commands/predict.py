@@ -10,10 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
 
 from offpath.commands.progress import counting_bar
 from offpath.commands.shared_options import json_option
@@ -23,27 +19,17 @@ from offpath.handler.image import SUFFIXES
 from offpath.serving.client import Client, ModelNotNamed, Prediction, ServerUnreachable
 from offpath.serving.printable import printable
 
-# Characters of a cell that a server has filled, and the least width of the columns beside the name.
-MAX_CELL, OTHER_COLUMNS = 500, 60
+# Characters of a label, an error or the stages, which come from a server.
+MAX_TEXT = 500
 
 
 @click.command("predict")
 @click.argument("images", nargs=-1, required=True, metavar="IMAGE...")
 @click.option(
     "--url",
-    "urls",
-    multiple=True,
-    default=("http://127.0.0.1:8080",),
+    default="http://127.0.0.1:8080",
     show_default=True,
-    help="The server's inference address. Can be repeated: with --retries, the next address is "
-    "tried when one fails.",
-)
-@click.option(
-    "--retries",
-    default=0,
-    show_default=True,
-    type=click.IntRange(0, 20),
-    help="How often to try again after no answer, or after 429, 500, 502, 503 or 504.",
+    help="The server's inference address.",
 )
 @click.option(
     "--model",
@@ -84,11 +70,8 @@ def command(images: tuple[str, ...], **options: Any) -> None:
     paths = list(find_images(images))
     predictions = _send_all(paths, options)
     refusals = [prediction for prediction in predictions if not prediction.is_ok]
-    if options["as_json"]:
-        for path, prediction in zip(paths, predictions):
-            click.echo(_format_json(path, prediction))
-    else:
-        _show_table(paths, predictions)
+    for one in zip(paths, predictions):
+        click.echo(_format_json(*one) if options["as_json"] else _format_line(*one))
     if refusals:
         why = f"{len(refusals)} of {len(paths)} images were not classified"
         if any(prediction.status == 401 for prediction in refusals):
@@ -140,18 +123,11 @@ def format_hint(failure: str) -> str:
 
 def _send_all(paths: list[Path], options: dict[str, Any]) -> list[Prediction]:
     headers = {"authorization": f"Bearer {options['token']}"} if options["token"] else None
-    urls = [check_url("--url", url) for url in options["urls"]]
+    url = check_url("--url", options["url"])
     verify = read_authority(options["cacert"]) if options["cacert"] else True
     predictions: list[Prediction] = []
     with (
-        Client(
-            urls,
-            options["model"],
-            options["thin"],
-            headers=headers,
-            verify=verify,
-            retries=options["retries"],
-        ) as client,
+        Client(url, options["model"], options["thin"], headers=headers, verify=verify) as client,
         counting_bar("predicting") as progress,
     ):
         try:
@@ -185,35 +161,21 @@ def _format_json(path: Path, prediction: Prediction) -> str:
         "latency_ms": round(prediction.latency_ms, 2),
         "server_timing_ms": prediction.server_timing,
         "request_id": prediction.request_id,
-        "tries": prediction.tries,
     }
     return json.dumps(fields)
 
 
-def _show_table(paths: list[Path], predictions: list[Prediction]) -> None:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    for head in ("image", "label", "p", "ms", "server ms by stage"):
-        table.add_column(head, no_wrap=head in ("image", "p", "ms"), overflow="fold")
-    rows = [[printable(cell) for cell in _row(*pair)] for pair in zip(paths, predictions)]
-    for row in rows:
-        table.add_row(*row)
-    # Without markup, because a file name or a label may hold brackets.
-    console = Console(markup=False)
-    # Names are copied, so the other columns are broken, or else the lines are longer.
-    console.width = max(console.width, OTHER_COLUMNS + max(cell_len(row[0]) for row in rows))
-    console.print(table)
-    # A custom handler may answer in another form. A column would break it into lines.
-    for path, prediction in zip(paths, predictions):
-        if prediction.is_ok and not prediction.labels:
-            click.echo(printable(f"{path}: {prediction.body.decode('utf-8', 'replace')}"))
-
-
-def _row(path: Path, prediction: Prediction) -> tuple[str, str, str, str, str]:
-    status, ms = prediction.status, f"{prediction.latency_ms:.1f}"
+def _format_line(path: Path, prediction: Prediction) -> str:
+    """Returns a line with the file, the best label or the error, and where the time went."""
+    status, ms = prediction.status, f"{prediction.latency_ms:.1f} ms"
     if not prediction.is_ok:
         what = f"{status}: {prediction.error}" if status else f"not sent: {prediction.error}"
-        return str(path), what[:MAX_CELL], "", ms if status else "", ""
-    label, score = prediction.labels[0] if prediction.labels else ("(below)", None)
+        return printable(f"{path}  {what[:MAX_TEXT]}")
+    # A custom handler may answer in another form.
+    what = prediction.body.decode("utf-8", "replace")
+    if prediction.labels:
+        label, score = prediction.labels[0]
+        what = f"{label[:MAX_TEXT]} {score:.3f}"
     stages = [f"{name} {ms:.1f}" for name, ms in prediction.server_timing.items() if ms >= 0.05]
-    shown = "" if score is None else f"{score:.3f}"
-    return str(path), label[:MAX_CELL], shown, ms, ", ".join(stages)[:MAX_CELL]
+    in_server = f" (server: {', '.join(stages)})"[:MAX_TEXT] if stages else ""
+    return printable(f"{path}  {what}  {ms}{in_server}")

@@ -69,36 +69,6 @@ def command() -> None:
     """
 
 
-@command.command("stages")
-@handler_options
-def stages(**chosen: Any) -> None:
-    """Measure each stage of a handler, per batch and per image. Stages add up to the total."""
-    profile_handlers("stages", **chosen)
-
-
-@command.command("cprofile")
-@handler_options
-@output_option
-def cprofile(**chosen: Any) -> None:
-    """Measure each function and package; write HANDLER.prof."""
-    profile_handlers("cprofile", **chosen)
-
-
-@command.command("lines")
-@handler_options
-def lines(**chosen: Any) -> None:
-    """Measure each line of a handler's stages."""
-    profile_handlers("lines", **chosen)
-
-
-@command.command("flame")
-@handler_options
-@output_option
-def flame(**chosen: Any) -> None:
-    """Sample the stacks of all threads; write a flame graph, HANDLER-flame.html."""
-    profile_handlers("flame", **chosen)
-
-
 def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
     if chosen["mars"] and chosen["model"]:
         raise WrongOption("--mar brings its own model: leave out --model")
@@ -124,6 +94,29 @@ def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
     for name, file in written.items():
         click.echo(f"{name}: {file}")
     fail_if_left_out(run)
+
+
+def define(kind: str, text: str, *more: Callable[[Any], Any]) -> None:
+    """Adds the command of one kind of profile."""
+
+    @command.command(kind, help=text)
+    @handler_options
+    @add_options(*more)
+    def profile(**chosen: Any) -> None:
+        profile_handlers(kind, **chosen)
+
+
+define(
+    "stages",
+    "Measure each stage of a handler, per batch and per image. Stages add up to the total.",
+)
+define("cprofile", "Measure each function and package; write HANDLER.prof.", output_option)
+define("lines", "Measure each line of a handler's stages.")
+define(
+    "flame",
+    "Sample the stacks of all threads; write a flame graph, HANDLER-flame.html.",
+    output_option,
+)
 
 
 @command.command("server")

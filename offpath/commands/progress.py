@@ -11,14 +11,11 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    ProgressColumn,
     SpinnerColumn,
-    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.text import Text
 
 
 class LiveProgress:
@@ -63,37 +60,16 @@ class LiveProgress:
         )
 
 
-# A part of `offpath batch` may take a minute, and a rate needs several.
+# A part of `offpath batch` may take a minute, and an estimate needs several.
 SPEED_PERIOD_S = 600.0
 
 
-class RateColumn(ProgressColumn):
-    """The rate, per second."""
-
-    def render(self, task: Task) -> Text:
-        rate = task.finished_speed or task.speed
-        return Text("" if rate is None else f"{rate:.0f}/s")
-
-
 @contextlib.contextmanager
-def counting_bar(
-    what: str, is_shown: bool = True, has_rate: bool = False
-) -> Iterator[Callable[[int, int], None]]:
-    """Yields the function to call with (done, total).
-
-    Args:
-        has_rate: the bar also shows the rate and the remaining time.
-    """
+def counting_bar(what: str, is_shown: bool = True) -> Iterator[Callable[[int, int], None]]:
+    """Yields the function to call with (done, total)."""
     console = Console(stderr=True)
-    columns: list[ProgressColumn] = [
-        TextColumn(what),
-        BarColumn(),
-        MofNCompleteColumn(),
-    ]
-    if has_rate:
-        columns += [RateColumn(), TimeRemainingColumn()]
     with Progress(
-        *columns,
+        *(TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()),
         console=console,
         transient=True,
         speed_estimate_period=SPEED_PERIOD_S,

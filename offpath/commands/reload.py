@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import click
 
+from offpath.commands.shared_options import server_option
 from offpath.commands.url_option import DOOR_OPTION, find_door
 from offpath.serving.front.reload_requests import request_reload
+
+# A server that is not READY by then will hardly be.
+TIMEOUT_S = 600.0
 
 
 @click.command(name="reload")
 @DOOR_OPTION
-@click.option(
-    "--server",
-    type=click.Choice(["torchserve", "granian"]),
-    help="Kind of the new server, also for later reloads [default: that of the running one].",
+@server_option(
+    "Kind of the new server, also for later reloads [default: that of the running one].", None
 )
-@click.option(
-    "--timeout-s",
-    type=click.FloatRange(0, min_open=True),
-    default=600.0,
-    show_default=True,
-    help="Seconds to wait for the new server.",
-)
-def command(url: str | None, server: str | None, timeout_s: float) -> None:
+def command(url: str | None, server: str | None) -> None:
     """Reload the archives behind a front door without dropping requests.
 
     Starts a new server, which reads the archives again. It gets requests once it is READY and its
@@ -30,5 +25,5 @@ def command(url: str | None, server: str | None, timeout_s: float) -> None:
     new server fails, the old one continues and this command exits with 1 and the reason. A reload
     that is under way already has read the archives, so another one follows it.
     """
-    request_reload(find_door(url), timeout_s, server)
+    request_reload(find_door(url), TIMEOUT_S, server)
     click.echo("reloaded")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from offpath.profiling.report.document import Document
 
 FILE = click.Path(path_type=Path, dir_okay=False)
+HTML = click.option("--html", "html_path", type=FILE, help="Write one self-contained page.")
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def can_be_made(file: Path, with_folder: bool) -> bool:
 
 OPTIONS = (
     click.option("--json", "json_path", type=FILE, help="Save the raw values as they come."),
-    click.option("--html", "html_path", type=FILE, help="Write one self-contained page."),
+    HTML,
 )
 
 
@@ -157,14 +158,24 @@ def split_names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def read_numbers(option: str, text: str, example: str) -> tuple[int, ...]:
-    """Reads `1, 8` as (1, 8); raises UsageError for anything but whole numbers above 0."""
-    names = split_names(text)
-    if not names or not all(name.isdigit() and int(name) for name in names):
-        raise click.UsageError(
-            f"{option} {text!r}: expected whole numbers above 0, for instance {example}"
-        )
-    return tuple(map(int, names))
+class Numbers(click.ParamType):  # type: ignore[type-arg]
+    """An option like `4,8`, whose value is (4, 8)."""
+
+    name = "N,..."
+
+    def convert(self, value: Any, *place: Any) -> tuple[int, ...]:
+        if isinstance(value, tuple):  # a default
+            return value
+        names = split_names(value)
+        if not names or not all(name.isdigit() and int(name) for name in names):
+            self.fail(f"{value!r}: expected whole numbers above 0, for instance 4,8", *place)
+        return tuple(map(int, names))
+
+
+def refuse_existing(option: str, file: Path | None) -> None:
+    """Raises WrongOption if the file that an option names is there already."""
+    if file is not None and file.exists():
+        raise WrongOption(f"{option} {str(file)!r} exists: name another file")
 
 
 def fail_if_left_out(run: Run) -> None:

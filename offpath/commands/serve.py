@@ -12,13 +12,7 @@ from click.core import ParameterSource
 
 from offpath.archive.mar_file import read_archives
 from offpath.commands.serve_options import (
-    FILE,
-    FOLDER,
-    FRONT_OPTIONS,
-    LISTEN_OPTIONS,
-    METRICS_PORT,
-    PORT,
-    RUN_OPTIONS,
+    SERVE_OPTIONS,
     check_host,
     choose_log_dir,
     make_door_settings,
@@ -47,7 +41,6 @@ from offpath.serving.server.server_settings import (
 )
 from offpath.serving.session import serve
 
-DEFAULT_STORE = Path(".offpath/model-store")
 # Options of TorchServe itself, with or without a front door; the rest are the door's.
 SERVER_OPTIONS = (
     *("host", "port", "metrics_port", "grpc_port"),
@@ -61,59 +54,7 @@ BY_ADDRESS = (
 
 @click.command(name="serve")
 @click.argument("models", nargs=-1, metavar="[PATH.mar|NAME|NAME=PATH.mar|FOLDER]...")
-@click.option(
-    "--model-store",
-    type=FOLDER,
-    default=DEFAULT_STORE,
-    show_default=True,
-    help="Folder of the archives that are named without a path.",
-)
-@click.option(
-    "--server",
-    type=click.Choice(["torchserve", "granian"]),
-    default="torchserve",
-    envvar="OFFPATH_SERVER",
-    show_default=True,
-    help="Server around the archives; also OFFPATH_SERVER. granian needs no Java "
-    "(docs/granian.md).",
-)
-@add_options(*LISTEN_OPTIONS)
-@METRICS_PORT
-@click.option(
-    "--grpc-port",
-    type=PORT,
-    help="Port of TorchServe's gRPC inference API, on loopback; 0 takes a free one. Every user of "
-    "this machine can then stop your models [default: closed].",
-)
-@click.option(
-    "--config",
-    type=FILE,
-    help="A config.properties to use instead of ours. The options and arguments here win over its "
-    "addresses, load_models and model_snapshot.",
-)
-@click.option(
-    "--lenient",
-    is_flag=True,
-    help="Start although a key of --config or of an archive, or an OFFPATH_ variable, is one that "
-    "nothing reads, or the spool of a prediction log cannot be written.",
-)
-@click.option(
-    "--allow-cpu",
-    is_flag=True,
-    help="Serve an archive that asks for a GPU (--preset t4) on the CPU if there is no GPU.",
-)
-@click.option(
-    "--sample",
-    is_flag=True,
-    help="Send the bundled photograph and show the answer.",
-)
-@click.option(
-    "--once",
-    is_flag=True,
-    help="Stop as soon as the server is READY (and the sample answered).",
-)
-@add_options(*RUN_OPTIONS)
-@add_options(*FRONT_OPTIONS)
+@add_options(*SERVE_OPTIONS)
 def command(
     models: tuple[str, ...],
     model_store: Path,
@@ -147,11 +88,8 @@ def command(
         server_options |= choose_addresses(properties, is_granian)
     listening = {name: server_options[name] for name in ("host", "port", "metrics_port")}
     door = make_door_settings(options, is_granian, **listening, verbose=verbose, drain_s=drain_s)
-    if is_granian:
-        check_granian(server_options)
-        if door is None:  # which would have checked them
-            names = DoorSettings(allow_host=options["allow_host"]).allow_host
-            server_options["allow_host"] = names
+    if is_granian and door is None:  # which would have checked them
+        server_options["allow_host"] = DoorSettings(allow_host=options["allow_host"]).allow_host
     check_host(server_options["host"], door, behind_proxy)
     if door is not None and door.canary and not door.canary_by:
         if behind_proxy:
@@ -165,15 +103,19 @@ def command(
 
     def find_settings(kind: str | None = None) -> ServerSettings:
         asked = {**server_options, "server": kind or server_options["server"]}
-        if kind == "granian":
-            check_granian(asked)
+        if asked["server"] == "granian" and asked["grpc_port"] is not None:
+            raise WrongOption("--grpc-port needs --server torchserve")
         loaded = load_config(config) if config else {}
         store, entries = find_models(model_store, models or list_wanted(loaded), links)
         for problem in find_unread(config, loaded, store, entries):
             if not server_options["lenient"]:
                 raise WrongOption(f"{problem}; --lenient starts all the same")
             view.show_problem(problem)
-        return make_settings(store, entries, verbose=verbose, **asked)
+        port = asked.pop("port")
+        log_dir = choose_log_dir(asked.pop("log_dir"), port)
+        return ServerSettings(
+            store, entries, inference_port=port, log_dir=log_dir, verbose=verbose, **asked
+        )
 
     try:
         with tmp_dir() as links, stopping_on_signals():
@@ -183,30 +125,6 @@ def command(
                 serve_behind_door(find_settings, door, view, sample=sample, once=once)
     except Terminated:
         click.echo("stopped", err=True)
-
-
-def make_settings(
-    store: Path,
-    entries: tuple[str, ...],
-    *,
-    port: int,
-    log_dir: Path | None,
-    **same: Any,
-) -> ServerSettings:
-    """Makes the server's settings; `same` are options whose names the settings share."""
-    return ServerSettings(
-        model_store=store,
-        models=entries,
-        inference_port=port,
-        log_dir=choose_log_dir(log_dir, port),
-        **same,
-    )
-
-
-def check_granian(options: dict[str, Any]) -> None:
-    """Raises WrongOption for gRPC, which only TorchServe has."""
-    if options["grpc_port"] is not None:
-        raise WrongOption("--grpc-port needs --server torchserve")
 
 
 def choose_addresses(loaded: Mapping[str, str], is_granian: bool) -> dict[str, str | int]:

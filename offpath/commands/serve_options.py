@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from offpath.commands.shared_options import Command
+from offpath.commands.shared_options import Command, json_option, server_option
 from offpath.errors import MissingPackage, WrongOption
 from offpath.serving.front.bodies import LEAST_BODIES, free_bytes, is_tmpfs
 from offpath.serving.front.door_settings import DoorSettings
@@ -23,54 +23,7 @@ DEFAULTS = DoorSettings()
 # The default number of the largest bodies (max_request_size of config.properties).
 LEAST_FRONT_BYTES = LEAST_BODIES * (32 << 20)
 DEFAULT_LOG_DIR = Path(".offpath/logs")
-# Each list is in the order of `--help`.
-LISTEN_OPTIONS = [
-    click.option(
-        "--host",
-        default=DEFAULTS.host,
-        show_default=True,
-        help="Address to listen on. Beyond loopback, the door's --tokens or --behind-proxy is "
-        "required.",
-    ),
-    click.option(
-        "--port",
-        type=PORT,
-        default=DEFAULTS.port,
-        show_default=True,
-        help="Port for predictions; 0 takes a free one.",
-    ),
-    click.option(
-        "--behind-proxy",
-        is_flag=True,
-        help="Listen on any --host without tokens, because something else guards the server: a "
-        "proxy that does TLS and checks tokens, or a network that only trusted clients reach. "
-        "Without --front, it must also limit connections and slow clients.",
-    ),
-]
-RUN_OPTIONS = [
-    click.option("--verbose", is_flag=True, help="Log every request."),
-    click.option(
-        "--log-dir",
-        type=FOLDER,
-        help=f"Folder of the log files [default: {DEFAULT_LOG_DIR}/PORT; with --port 0 logs are "
-        "not kept].",
-    ),
-    click.option(
-        "--drain-s",
-        type=click.IntRange(1),
-        default=DEFAULTS.drain_s,
-        show_default=True,
-        help="Seconds to wait for requests in flight at SIGTERM, Ctrl-C or a reload.",
-    ),
-    click.option("--json", "as_json", is_flag=True, help="Print events as JSON."),
-]
-METRICS_PORT = click.option(
-    "--metrics-port",
-    type=PORT,
-    default=DEFAULTS.metrics_port,
-    show_default=True,
-    help="Port of /metrics; 0 takes a free one.",
-)
+DEFAULT_STORE = Path(".offpath/model-store")
 # Name of a limit -> its default, and what it limits. The names are attributes of DoorSettings.
 LIMITS = {
     "queue": (DEFAULTS.queue, "requests that may wait in the server (503)"),
@@ -118,8 +71,96 @@ def split_option(name: str, text: str) -> Callable[[Command], Command]:
     )
 
 
-# Their names are attributes of DoorSettings.
-FRONT_OPTIONS = [
+# In the order of `--help`.
+SERVE_OPTIONS: list[Callable[[Any], Any]] = [
+    click.option(
+        "--model-store",
+        type=FOLDER,
+        default=DEFAULT_STORE,
+        show_default=True,
+        help="Folder of the archives that are named without a path.",
+    ),
+    server_option(
+        "Server around the archives; also OFFPATH_SERVER. granian needs no Java (docs/granian.md).",
+        envvar="OFFPATH_SERVER",
+    ),
+    click.option(
+        "--host",
+        default=DEFAULTS.host,
+        show_default=True,
+        help="Address to listen on. Beyond loopback, the door's --tokens or --behind-proxy is "
+        "required.",
+    ),
+    click.option(
+        "--port",
+        type=PORT,
+        default=DEFAULTS.port,
+        show_default=True,
+        help="Port for predictions; 0 takes a free one.",
+    ),
+    click.option(
+        "--behind-proxy",
+        is_flag=True,
+        help="Listen on any --host without tokens, because something else guards the server: a "
+        "proxy that does TLS and checks tokens, or a network that only trusted clients reach. "
+        "Without --front, it must also limit connections and slow clients.",
+    ),
+    click.option(
+        "--metrics-port",
+        type=PORT,
+        default=DEFAULTS.metrics_port,
+        show_default=True,
+        help="Port of /metrics; 0 takes a free one.",
+    ),
+    click.option(
+        "--grpc-port",
+        type=PORT,
+        help="Port of TorchServe's gRPC inference API, on loopback; 0 takes a free one. Every user "
+        "of this machine can then stop your models [default: closed].",
+    ),
+    click.option(
+        "--config",
+        type=FILE,
+        help="A config.properties to use instead of ours. The options and arguments here win over "
+        "its addresses, load_models and model_snapshot.",
+    ),
+    click.option(
+        "--lenient",
+        is_flag=True,
+        help="Start although a key of --config or of an archive, or an OFFPATH_ variable, is one "
+        "that nothing reads, or the spool of a prediction log cannot be written.",
+    ),
+    click.option(
+        "--allow-cpu",
+        is_flag=True,
+        help="Serve an archive that asks for a GPU (--preset t4) on the CPU if there is no GPU.",
+    ),
+    click.option(
+        "--sample",
+        is_flag=True,
+        help="Send the bundled photograph and show the answer.",
+    ),
+    click.option(
+        "--once",
+        is_flag=True,
+        help="Stop as soon as the server is READY (and the sample answered).",
+    ),
+    click.option("--verbose", is_flag=True, help="Log every request."),
+    click.option(
+        "--log-dir",
+        type=FOLDER,
+        help=f"Folder of the log files [default: {DEFAULT_LOG_DIR}/PORT; with --port 0 logs are "
+        "not kept].",
+    ),
+    click.option(
+        "--drain-s",
+        type=click.IntRange(1),
+        default=DEFAULTS.drain_s,
+        show_default=True,
+        help="Seconds to wait for requests in flight at SIGTERM, Ctrl-C or a reload.",
+    ),
+    json_option("Print events as JSON."),
+    # The names of the rest are attributes of DoorSettings.
     click.option(
         "--front/--no-front",
         default=None,
@@ -221,7 +262,7 @@ def make_door_settings(
     """Makes the settings of the door; None without `--front`.
 
     Args:
-        options: values of `FRONT_OPTIONS`.
+        options: values of the options from --front on.
         is_default: take the door without `--front` too, where it can run.
         common: settings from options that a server without a door has too.
 

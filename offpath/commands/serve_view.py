@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import socket
-import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -92,14 +91,7 @@ class ServeView(View):
         stages = ", ".join(
             f"{stage} {duration_ms:.1f}" for stage, duration_ms in prediction.server_timing.items()
         )
-        self._out.print(
-            textwrap.fill(
-                f"stages, ms: {stages or 'not reported'}",
-                self._out.width,
-                initial_indent="  ",
-                subsequent_indent="    ",
-            )
-        )
+        self._out.print(f"  stages, ms: {stages or 'not reported'}")
 
     def show_usage(self, inference_url: str, model_name: str, needs_token: bool = False) -> None:
         if self._as_json:

@@ -31,6 +31,19 @@ def json_option(text: str) -> Callable[[Command], Command]:
     return click.option("--json", "as_json", is_flag=True, help=text)
 
 
+def server_option(
+    text: str, default: str | None = "torchserve", **more: Any
+) -> Callable[[Command], Command]:
+    return click.option(
+        "--server",
+        type=click.Choice(["torchserve", "granian"]),
+        default=default,
+        show_default=True,
+        help=text,
+        **more,
+    )
+
+
 def settings_option(text: str) -> Callable[[Command], Command]:
     """Adds `--set KEY=VALUE` as the parameter `settings`, for `read_settings`."""
     return click.option(

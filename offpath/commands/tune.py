@@ -9,9 +9,9 @@ import click
 
 from offpath.commands import run_outputs
 from offpath.commands.progress import LiveProgress
-from offpath.commands.run_outputs import FILE, Outputs, read_numbers
-from offpath.commands.shared_options import CLIENTS_HELP
-from offpath.errors import ExpectedError, WrongOption
+from offpath.commands.run_outputs import FILE, Numbers, Outputs, refuse_existing
+from offpath.commands.shared_options import CLIENTS_HELP, server_option
+from offpath.errors import ExpectedError
 
 
 @click.command("tune")
@@ -24,13 +24,7 @@ from offpath.errors import ExpectedError, WrongOption
     required=True,
     help="Latency bound: 95 % of the replies must come within this time.",
 )
-@click.option(
-    "--server",
-    type=click.Choice(["torchserve", "granian"]),
-    default="torchserve",
-    show_default=True,
-    help="Server that the archive is measured on.",
-)
+@server_option("Server that the archive is measured on.")
 @click.option(
     "--workload",
     default="photos-55k",
@@ -41,18 +35,21 @@ from offpath.errors import ExpectedError, WrongOption
 @click.option(
     "--batch-size",
     "batch_sizes",
-    metavar="N,...",
+    type=Numbers(),
+    default=(),
     help="Batch sizes to measure.  [default: half the archive's, its own, twice that]",
 )
 @click.option(
     "--max-batch-delay-ms",
     "delays_ms",
-    metavar="N,...",
+    type=Numbers(),
+    default=(),
     help="Delays to measure.  [default: 1,5]",
 )
 @click.option(
     "--workers",
-    metavar="N,...",
+    type=Numbers(),
+    default=(),
     help="Numbers of workers to measure.  [default: half the cores, the cores]",
 )
 @click.option(
@@ -64,19 +61,14 @@ from offpath.errors import ExpectedError, WrongOption
 )
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=FILE,
     default=Path("tuned.yaml"),
     show_default=True,
     help="Preset file to write, for `offpath archive --preset FILE`.",
 )
-@click.option("--force", is_flag=True, help="Replace --output if it exists.")
 @run_outputs.output_options
 def command(
-    batch_sizes: str | None,
-    delays_ms: str | None,
-    workers: str | None,
     output: Path,
-    force: bool,
     outputs: Outputs,
     **asked: Any,
 ) -> None:
@@ -95,19 +87,9 @@ def command(
     from offpath.profiling.experiments import tune
 
     # Wrong options are refused before minutes of measuring.
-    if output.is_dir():
-        raise WrongOption(f"--output {str(output)!r} is a folder: expected a file's name")
-    if output.exists() and not force:
-        raise WrongOption(f"--output {str(output)!r} exists: pass --force to replace it")
-    if outputs.json_path is not None and outputs.json_path.exists():
-        raise WrongOption(f"--json {str(outputs.json_path)!r} exists: name another file")
-    choices = tune.TuneChoices(
-        **asked,
-        batch_sizes=read_values("--batch-size", batch_sizes),
-        delays_ms=read_values("--max-batch-delay-ms", delays_ms),
-        workers=read_values("--workers", workers),
-        command=run_outputs.command_line(),
-    )
+    refuse_existing("--output", output)
+    refuse_existing("--json", outputs.json_path)
+    choices = tune.TuneChoices(**asked, command=run_outputs.command_line())
     with run_outputs.keeping(outputs, "windows"), LiveProgress() as progress:
         run = tune.run_tune(choices, progress, outputs.save)
     result = tune.read_result(run)
@@ -121,7 +103,3 @@ def command(
         click.echo(f"keep the archive's setting: {result.own}; nothing to rebuild")
     else:
         click.echo(f"best: {result.verdict.winner}; build with: offpath archive --preset {output}")
-
-
-def read_values(option: str, text: str | None) -> tuple[int, ...]:
-    return () if text is None else read_numbers(option, text, "4,8")

@@ -10,8 +10,8 @@ from offpath.handler.serving_settings import KEYS, RANGES, name_keys
 from offpath.serving.finding import Finding, wrong
 from offpath.serving.server.model_settings import MODELS, read_models
 
-# Nothing reads this key, but KServe's own examples have it.
-OF_KSERVE = {"NUM_WORKERS"}
+# Nothing reads these keys, but KServe's own examples have them.
+OF_KSERVE = {"NUM_WORKERS", "metrics_format"}
 # Keys that TorchServe reads of config.properties (ConfigManager.java, ts/model_server.py).
 PROPERTIES = frozenset("""
     allowed_urls async_logging blacklist_env_vars certificate_file cors_allowed_headers

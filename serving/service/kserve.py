@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from offpath.handler.error_kinds import GZIP, GZIPPED, ErrorKind
-from offpath.handler.request.encodings import ORDER_MARK, decode_base64
+from offpath.handler.request.encodings import JSON_KEYS, ORDER_MARK, decode_base64
 from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, ID_HEADER, TYPE_HEADER
 from offpath.serving.service.messages import JSON_TYPE, V1, V2, V2_SERVER, Refused, Reply, Request
 
@@ -28,7 +28,7 @@ MOST_ID_CHARACTERS = 256
 MOST_JSON_VALUES = 20_000
 JSON_STRUCTURE = (b",", b"{", b"[")
 # Keys under which an instance may hold its text, also one within the other.
-IMAGE_KEYS = ("data", "body", "image_bytes", "b64")
+IMAGE_KEYS = (*JSON_KEYS, "image_bytes")
 LISTS = re.compile(rb'"(instances|inputs)"\s*:')
 BYTES_TYPE = "application/octet-stream"
 # The length of the JSON before the binary data; Triton's clients send and expect it.

@@ -114,7 +114,7 @@ def test_failed_rebuild_keeps_the_archive_and_leaves_nothing_behind(
 
     with monkeypatch.context() as patch:
         patch.setattr(build_module.shutil, "copyfile", fill_the_disk)
-        patch.setattr(build_module, "_run_archiver", lambda *_: store / "tiny.mar")
+        patch.setattr(build_module, "_pack", lambda *_: store / "tiny.mar")
         with pytest.raises(ExpectedError, match="cannot be written: .*No space left"):
             build_archive(make_spec(), store, force=True)
     assert [file.name for file in store.iterdir()] == ["tiny.mar"]

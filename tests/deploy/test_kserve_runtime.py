@@ -18,6 +18,8 @@ import jsonschema
 import pytest
 import yaml
 
+from offpath.serving.check.spelling import find_unread_properties
+from offpath.serving.server.server_settings import parse_properties
 from tests.deploy.containers import run_container
 from tests.support.front import read_event_ids
 from tests.support.images import jpeg
@@ -85,6 +87,10 @@ def test_arguments_of_torchserve_become_those_of_offpath(
     )
     own = ["--metrics-host", "0.0.0.0", "--also-port", "8085"]
     assert done.stdout.splitlines() == ["/a store", *own, *config, *passed]
+
+
+def test_no_key_of_kserves_sample_is_refused() -> None:
+    assert [*find_unread_properties("", parse_properties(CONFIG))] == []
 
 
 @pytest.fixture

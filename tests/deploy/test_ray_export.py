@@ -14,7 +14,6 @@ import yaml
 
 from offpath.archive.mar_file import copy_mar, read_mar
 from offpath.deploy.ray.export import export_ray
-from offpath.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.exported import OffpathRay
 from tests.support.photographs import PHOTOGRAPHS, encode
@@ -73,13 +72,6 @@ def test_kuberay_gets_the_same_application(archive, tmp_path):
     (deployment,) = served["applications"][0]["deployments"]
     ending_s = deployment["graceful_shutdown_timeout_s"]
     assert pod["terminationGracePeriodSeconds"] > int(deadline_s) > ending_s
-
-
-@pytest.mark.parametrize("replicas", [(0, 2), (3, 1)])
-def test_replicas_out_of_order_are_refused_before_anything_is_written(replicas, archive, tmp_path):
-    with pytest.raises(ExpectedError, match="expected numbers from 1, in ascending"):
-        export_ray(archive, tmp_path / "app", replicas=replicas)
-    assert not (tmp_path / "app").exists()
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def endpoint(
         yield Endpoint(process, f"http://127.0.0.1:{port}", tmp_path)
 
 
-def test_every_kind_of_body_is_answered_at_invocations(endpoint: Endpoint) -> None:
+def test_every_kind_of_body_is_answered_at_invocations_until_the_end(endpoint: Endpoint) -> None:
     text = base64.b64encode(PHOTOGRAPH).decode()
     with httpx.Client(base_url=endpoint.url, timeout=None) as http:
 
@@ -70,9 +70,7 @@ def test_every_kind_of_body_is_answered_at_invocations(endpoint: Endpoint) -> No
     assert 400 <= refused.status_code < 500
     with Client(endpoint.url) as client:
         assert client.predict(PHOTOGRAPH).labels
-
-
-def test_the_end_answers_and_ships(endpoint: Endpoint) -> None:
+    # The end answers what has come, and ships.
     with load(f"{endpoint.url}/invocations", [PHOTOGRAPH], clients=4) as seen:
         eventually(lambda: seen.statuses[200] > 20)
         endpoint.process.terminate()

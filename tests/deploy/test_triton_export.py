@@ -10,7 +10,7 @@ import pytest
 
 from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, OUR_HANDLER, read_mar
 from offpath.deploy.exportable import read_exportable
-from offpath.deploy.triton.export import export_triton, make_config
+from offpath.deploy.triton.export import make_config
 from offpath.errors import ExpectedError
 from offpath.serving.granian.slots import plan_models
 
@@ -78,11 +78,3 @@ def write_archive(folder: Path, settings: dict) -> Path:
         mar.writestr("c.yaml", json.dumps(settings))
         mar.writestr(OUR_HANDLER, "")
     return path
-
-
-def test_an_earlier_export_is_replaced_with_force_alone(archive, tmp_path):
-    export_triton(archive, tmp_path / "out")
-    with pytest.raises(ExpectedError, match="--force"):
-        export_triton(archive, tmp_path / "out")
-    export_triton(archive, tmp_path / "out", name="other", force=True)
-    assert not (tmp_path / "out" / "near-free").exists()

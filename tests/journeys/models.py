@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 from PIL import Image
 from torch import nn
-from torchvision.models import regnet_x_400mf
 from torchvision.transforms import v2
 
 LABELS = ["bent", "crack", "dent", "fine", "rust", "scratch"]
@@ -101,13 +100,6 @@ JOURNEYS = {
         said=("activation auto: none", "removed 'module.' from the start of every name"),
         pixels=preprocess(v2.Resize((384, 384)), 384, (0.5,), channels=1),
         score=lambda outputs: outputs,
-    ),
-    # The smallest whose published weights have another preprocessing than the default.
-    "regnet": Journey(
-        lambda: regnet_x_400mf(num_classes=len(LABELS)),
-        ("--model", "torchvision:regnet_x_400mf"),
-        said=("preprocessing of its published weights",),
-        pixels=preprocess(v2.Resize(232), 224),
     ),
 }
 

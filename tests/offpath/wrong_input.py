@@ -66,6 +66,8 @@ def write_files(folder: Path) -> None:
         (folder / name).write_bytes(jpeg(size=(64, 64)))
     net = "import torch\n\n\nclass Net(torch.nn.Linear):\n    def __init__(self):\n"
     (folder / "net.py").write_text(f"{net}        super().__init__(3, 2)\n")
+    (folder / "empty.py").touch()
+    (folder / "broken.py").write_text("class Mine\n")
     saved = io.BytesIO()
     torch.save({"weight": torch.ones(2, 3), "bias": torch.ones(2)}, saved)
     (folder / "half-zip.pt").write_bytes(saved.getvalue()[: len(saved.getvalue()) * 2 // 3])

@@ -118,49 +118,40 @@ def test_read_keeps_to_its_period(logs: Logs, tmp_path: Path) -> None:
 
     (line,) = done.out.splitlines()
     assert json.loads(line)["event_id"] == "e1"
+    done = logs("read", uri, "--until", "2020-01-01")
+    assert done.code == 0 and "no records in this period" in done.out
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("damaged", "place"),
     [
-        pytest.param(b"{", id="torn"),
-        pytest.param(b"\xff{}", id="not-text"),
-        pytest.param(b"[]", id="no-object"),
-        pytest.param(b'{"event_id": 1}', id="no-record"),
-        pytest.param(b'{"event_id": "a", "inference_time": "soon"}', id="no-time"),
-        pytest.param(b"[" * 100_000, id="nested"),
+        pytest.param(b"{", " line 1", id="torn"),
+        pytest.param(b"\xff{}", " line 1", id="not-text"),
+        pytest.param(b"[]", " line 1", id="no-object"),
+        pytest.param(b'{"event_id": 1}', " line 1", id="no-record"),
+        pytest.param(b'{"event_id": "a", "inference_time": "soon"}', " line 1", id="no-time"),
+        pytest.param(b"[" * 100_000, " line 1", id="nested"),
+        pytest.param(slice(-5), "", id="without-end"),
+        pytest.param(slice(3), "", id="begun"),
     ],
 )
-def test_damaged_line_is_named_and_the_rest_is_read(
-    logs: Logs, tmp_path: Path, line: bytes
-) -> None:
-    uri = write_log(tmp_path / "out", [record("a")])
-    (path,) = (tmp_path / "out").glob("dt=*/*/*")
-    path.write_bytes(compress(line + b"\n") + path.read_bytes())
-    check_damage(logs, tmp_path, uri, f"{path.name} line 1")
-
-
-@pytest.mark.parametrize("end", [-5, 3])
-def test_truncated_object_is_named_and_the_rest_is_read(
-    logs: Logs, tmp_path: Path, end: int
+def test_damage_is_named_and_the_rest_is_read(
+    logs: Logs, tmp_path: Path, damaged: bytes | slice, place: str
 ) -> None:
     uri = write_log(tmp_path / "out", [record("a")])
     (path,) = (tmp_path / "out").glob("dt=*/*/*")
     first = path.with_name(f"0{path.name}")
-    first.write_bytes(path.read_bytes()[:end])
-    check_damage(logs, tmp_path, uri, first.name)
-
-
-def check_damage(logs: Logs, folder: Path, uri: str, named: str) -> None:
-    (folder / "ids").write_text("a\n")
+    is_line = isinstance(damaged, bytes)
+    first.write_bytes(compress(damaged + b"\n") if is_line else path.read_bytes()[damaged])
+    (tmp_path / "ids").write_text("a\n")
     for arguments in (
         ("read", uri),
         ("read", uri, "--json", "--since", "1h"),
-        ("verify", uri, "--ids", str(folder / "ids")),
+        ("verify", uri, "--ids", str(tmp_path / "ids")),
     ):
         done = logs(*arguments)
         assert done.code == 1
-        assert named in done.err and "cannot be read" in done.err
+        assert f"{first.name}{place}" in done.err and "cannot be read" in done.err
         assert "1 records read" in done.out or '"a"' in done.out or " a " in done.out
 
 
@@ -229,18 +220,3 @@ def test_parquet_has_every_field_with_its_type(logs: Logs, tmp_path: Path) -> No
     assert rows[1]["predictions"] == [{"label": "cat", "probability": 0.5}]
     assert (rows[1]["stage_ms"]["decode"], rows[1]["payload_bytes"]) == (1.5, 7)
     assert (rows[1]["user_id"], json.loads(rows[1]["extra"])) == ("\ufffd'", extra)
-
-
-@pytest.mark.parametrize("command", ["read", "verify", "report"])
-def test_place_without_a_log_is_an_error(logs: Logs, tmp_path: Path, command: str) -> None:
-    write_log(tmp_path / "out", [record("a")])
-    (tmp_path / "ids").write_text("a\n")
-    uri = f"file://{tmp_path}/out/other"
-    (tmp_path / "out" / "other").mkdir()
-    options = {"verify": ["--ids", tmp_path / "ids"], "report": ["--b", "since=1h", "--a"]}
-    *before, last = [*options.get(command, []), uri]
-    done = logs(command, *before, last)
-    assert done.code == 2 and f"there is no prediction log at '{uri}'" in done.err
-    # A log without records in the period is no error.
-    done = logs("read", f"file://{tmp_path}/out", "--until", "2020-01-01")
-    assert done.code == 0 and "no records in this period" in done.out

@@ -14,6 +14,7 @@ from offpath.handler.prediction_log.segment import MOST_OBJECT_BYTES
 from offpath.serving.log_tools.reading import MOST_DAMAGED_LINES
 from tests.offpath.conftest import Run
 from tests.support.guarantees import guarantee
+from tests.support.pages import list_requests, read_page
 from tests.support.prediction_logs import Logs, StartWorker, kill, record, write_log
 from tests.support.s3_servers import run_moto
 
@@ -26,11 +27,12 @@ NO_RECORDS = b"{}\n" * (1 << 17)
 @guarantee(
     "Poisoned spools, segments and objects",
     "offpath/commands/logs.py",
-    ("        rows = [[printable(cell) for cell in _row(record)] for record " "in chosen]"),
-    "        rows = [[cell for cell in _row(record)] for record in chosen]",
+    'return printable("  ".join(',
+    'return str("  ".join(',
 )
-def test_lone_surrogates_are_escaped_by_every_command(run: Run, tmp_path: Path) -> None:
-    bad = "cat\ud800"
+def test_surrogates_and_scripts_are_texts_in_every_command(run: Run, tmp_path: Path) -> None:
+    script = "<script>alert('\N{SNOWMAN}')</script>"
+    bad = f"{script}cat\ud800"
     user_id = f"{bad}\x1b[2J\x9b[red]"
     records = [record(bad, user_id=user_id, predictions=[(bad, 0.5)]) for _ in range(2)]
     uri = write_log(tmp_path / "out", records)
@@ -45,9 +47,11 @@ def test_lone_surrogates_are_escaped_by_every_command(run: Run, tmp_path: Path) 
     assert read.code == 0 and read.out.count(r"cat\ud800 0.500") == 2
     assert "\x1b" not in read.out and "\x9b" not in read.out and "[red]" in read.out
     assert [json.loads(line)["event_id"] for line in lines] == [bad, bad]
-    assert verify.code == 1 and r"double: cat\ud800" in verify.out
-    assert report.code == 0 and "cat\ufffd" in report.out
-    assert "cat\ufffd" in html.read_text()
+    assert verify.code == 1 and rf"double: {script}cat\ud800" in verify.out
+    assert report.code == 0 and "cat\ufffd" in report.out and f"page: {html}" in report.out
+    assert "\x1b" not in report.out
+    page = html.read_text("utf-8")
+    assert list_requests(page) == [] and f"{script}cat\ufffd" in "".join(read_page(page).texts)
 
 
 @guarantee("Poisoned spools, segments and objects")

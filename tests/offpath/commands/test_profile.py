@@ -79,23 +79,6 @@ def test_the_page_of_a_flame_graph_contains_it(profile, tmp_path):
     assert read_page(shown).loads == ["iframe"]
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        pytest.param("class Mine: pass\nclass Other: pass\n", "it has Mine, Other", id="typo"),
-        pytest.param("", "it has no class", id="empty"),
-        pytest.param("class Mine\n", "expected ':'", id="syntax"),
-    ],
-)
-def test_a_class_that_is_not_in_the_file_is_named_before_anything_is_built(
-    run: Run, tmp_path: Path, source: str, said: str
-):
-    file = tmp_path / "my_handler.py"
-    file.write_text(source)
-    done = run("profile", "lines", f"--handler={file}:Typo")
-    assert done.code == 2 and said in done.err and str(file) in done.err
-
-
 def test_lines_show_the_users_file_first_and_fold_ours_behind_it():
     ours = LineSample("decode", "handler/pipeline.py", 7, 1000, 5.0, "pixels = decode(body)")
     mine = LineSample("Mine.postprocess_item", "my_handler.py", 3, 1000, 0.001, "return verdict")

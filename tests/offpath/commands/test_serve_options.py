@@ -38,12 +38,21 @@ def test_an_address_for_others_needs_the_doors_tokens() -> None:
 PROPERTIES = """
 inference_address=http://127.0.0.1:8085
 metrics_address=http\\://127.0.0.1\\:8087
-management_address=http://127.0.0.1:8086
+management_address=http://{management}
 load_models=one.mar
 enable_envvars_config=true
 """
 
 
+@pytest.mark.parametrize(
+    ("management", "kept"),
+    [
+        pytest.param("127.0.0.1:8086", 8086, id="own-port"),
+        # Management stays a socket unless it is for this machine, at a port of its own.
+        pytest.param("0.0.0.0:8086", None, id="for-all"),
+        pytest.param("127.0.0.1:8085", None, id="of-predictions"),
+    ],
+)
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -57,13 +66,19 @@ enable_envvars_config=true
     ],
 )
 def test_options_win_over_config_properties(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, expected: object
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: str,
+    expected: object,
+    management: str,
+    kept: int | None,
 ) -> None:
     served: list[ServerSettings] = []
     monkeypatch.setattr("offpath.commands.serve.serve", lambda one, *_, **__: served.append(one))
     for name in ("one", "two"):
         write_mar(tmp_path / "store", name)
-    (tmp_path / "config.properties").write_text(PROPERTIES)
+    (tmp_path / "config.properties").write_text(PROPERTIES.replace("{management}", management))
     variable, _, value = options.rpartition("=")
     if variable:
         monkeypatch.setenv(variable, value)
@@ -74,23 +89,7 @@ def test_options_win_over_config_properties(
     assert done.code == 0, done.err
     (one,) = served
     assert (one.host, one.inference_port, one.metrics_port, one.models) == expected
-    assert one.management_port == 8086
-
-
-@pytest.mark.parametrize("address", ["0.0.0.0:8086", "127.0.0.1:8085"])
-def test_management_stays_a_socket_unless_it_is_for_this_machine(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
-) -> None:
-    served: list[ServerSettings] = []
-    monkeypatch.setattr("offpath.commands.serve.serve", lambda one, *_, **__: served.append(one))
-    write_mar(tmp_path / "store", "one")
-    config = tmp_path / "my.properties"
-    config.write_text(
-        f"inference_address=http://127.0.0.1:8085\nmanagement_address=http://{address}"
-    )
-    options = ("--config", config, "--model-store", tmp_path / "store", "--no-front")
-    assert run("serve", *options, "--server", "granian").code == 0
-    assert served[0].management_port is None
+    assert one.management_port == kept
 
 
 CONFIG = {"batchSize": 2, "minWorkers": 1, "maxWorkers": 1}
