@@ -25,7 +25,7 @@ from offpath.handler.serving_settings import (
     is_accepted,
 )
 
-MOST_CHARACTERS = 100_000
+MAX_CHARACTERS = 100_000
 PRESETS_DIR = Path(__file__).parent / "presets"
 
 # Settings that every model-config.yaml of ours has -> accepted range, inclusive.
@@ -33,7 +33,7 @@ SERVER_SETTINGS = {KEYS[name]: accepted for name, accepted in RANGES.items()}
 
 
 def load_yaml(text: str | bytes, source: str) -> Any:
-    """Parses YAML of at most MOST_CHARACTERS, which an alias counts as often as it is followed.
+    """Parses YAML of at most MAX_CHARACTERS, which an alias counts as often as it is followed.
 
     Args:
         source: where it comes from, for the message.
@@ -42,8 +42,8 @@ def load_yaml(text: str | bytes, source: str) -> Any:
         WrongOption: the text is too long, is no YAML, or holds a value that Python cannot print.
     """
     try:
-        if len(text) > MOST_CHARACTERS:
-            raise ValueError(f"longer than {MOST_CHARACTERS:,} characters")
+        if len(text) > MAX_CHARACTERS:
+            raise ValueError(f"longer than {MAX_CHARACTERS:,} characters")
         value = yaml.load(text, _BoundedLoader)
         repr(value)  # Python refuses to print some large numbers.
     # PyYAML lets errors of many kinds through: `!!bool x` is a KeyError, a deep list a recursion.
@@ -69,13 +69,13 @@ class _BoundedLoader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         if is_alias:
             # A node without a length is not complete yet, so it contains itself.
-            self._characters += self._length_of.get(id(node), MOST_CHARACTERS)
+            self._characters += self._length_of.get(id(node), MAX_CHARACTERS)
         else:
             own = len(node.value) if isinstance(node, yaml.ScalarNode) else 0
             self._characters += 1 + own
             self._length_of[id(node)] = self._characters - before
-        if self._characters > MOST_CHARACTERS:
-            raise ValueError(f"its aliases stand for more than {MOST_CHARACTERS:,} characters")
+        if self._characters > MAX_CHARACTERS:
+            raise ValueError(f"its aliases stand for more than {MAX_CHARACTERS:,} characters")
         if isinstance(node, yaml.MappingNode) and not is_alias:
             _check_keys(node)
         return node

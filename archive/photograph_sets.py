@@ -19,9 +19,9 @@ from offpath.handler.image.torch_transform import transform_with_torch
 from offpath.handler.image.transform import transform_image
 
 # The most files taken from a folder, spread evenly over the names. NNCF's own default is 300.
-MOST_IMAGES = 300
+MAX_IMAGES = 300
 # The most photographs held out; the parity set is chosen from them.
-MOST_HELD_OUT = 48
+MAX_HELD_OUT = 48
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _load_folder(folder: Path, config: HandlerConfig) -> PhotographSets:
     if not folder.is_dir():
         raise WrongOption(f"--calibrate {str(folder)!r}: no such folder")
     files = sorted(path for path in folder.iterdir() if path.is_file())
-    spread = files[:: -(-len(files) // MOST_IMAGES) or 1]
+    spread = files[:: -(-len(files) // MAX_IMAGES) or 1]
     decoded = (_try_to_decode(path.read_bytes(), config) for path in spread)
     images = [image for image in decoded if image is not None]
     if not images:
@@ -76,7 +76,7 @@ def _load_folder(folder: Path, config: HandlerConfig) -> PhotographSets:
         )
     if len(images) == 1:
         return PhotographSets(np.stack(images), np.stack(images))
-    step = max(2, -(-len(images) // MOST_HELD_OUT))
+    step = max(2, -(-len(images) // MAX_HELD_OUT))
     calibration = [p for index, p in enumerate(images) if index % step]
     return PhotographSets(np.stack(calibration), np.stack(images[::step]))
 

@@ -49,7 +49,7 @@ REQUIREMENTS = (
 # Ray counts a GPU in parts of this size.
 GPU_PARTS = 10_000
 # Ray's and Triton's own limits are lower.
-MOST_REQUESTS = 1_000_000
+MAX_REQUESTS = 1_000_000
 # Values of the setting `engine` that are also the name of a package; docs/engines.md.
 ENGINES = ("openvino", "onnxruntime")
 
@@ -91,7 +91,7 @@ class Exportable:
             self.serving.max_batch_delay_ms,
             self.serving.response_timeout_s,
             largest_body_bytes(self.handler.max_payload_bytes),
-            most_requests=MOST_REQUESTS,
+            max_requests=MAX_REQUESTS,
             threads=threads,
         )
         return asdict(settings)

@@ -58,7 +58,7 @@ THIN_SETTINGS = (
     *("exif_orientation", "decode", "scale_margin"),
 )
 # Pillow refuses more in any case (twice PIL.Image.MAX_IMAGE_PIXELS).
-MOST_PIXELS = 178_956_970
+MAX_PIXELS = 178_956_970
 # Longest float32 in JSON, with its comma.
 EXPLANATION_NUMBER_BYTES = 25
 
@@ -118,7 +118,7 @@ class HandlerConfig:
     # One launch per batch instead of one per layer; costs memory for each batch size.
     cuda_graphs: bool = setting(True, flag())
     exif_orientation: bool = setting(False, flag())
-    max_pixels: int = setting(50_000_000, integer(1, MOST_PIXELS))
+    max_pixels: int = setting(50_000_000, integer(1, MAX_PIXELS))
     max_payload_bytes: int = setting(20 * 2**20, integer(1, 2**31 - 1))
     # Milliseconds that a request has (deadline.py); 0 is no limit. Headers may ask for less.
     deadline_ms: int = setting(0, integer(0, 3_600_000))

@@ -30,14 +30,14 @@ TIMEOUT = re.compile(r"[0-9]{1,9}")
 # Seconds with a fraction, or milliseconds.
 START = re.compile(r"(?:t=)?(?:([0-9]{10}\.[0-9]{1,6})|([0-9]{13}))")
 # Share of the difference by which a shorter batch lowers the expected time; a longer one raises it
-# at once, up to MOST_RAISED. A mean would be too low for half of the batches.
+# at once, up to MAX_RAISED. A mean would be too low for half of the batches.
 FORGOTTEN = 1 / 32
 # One batch raises the expected time at most by this factor: a single costly image says little about
 # the next batches, and of several costly batches in a row the third or fourth is believed.
-MOST_RAISED = 2
+MAX_RAISED = 2
 # A request that has waited for less than the rest of its time is always tried. Otherwise one slow
 # batch could make all later ones look hopeless, and nothing would show that they are not.
-MOST_EXPECTED = 0.9
+MAX_EXPECTED = 0.9
 
 
 class Deadlines:
@@ -47,12 +47,12 @@ class Deadlines:
     that are late already, all others would become late while they are decoded.
 
     Args:
-        most_ms: a header can only ask for less; 0 is no limit.
+        max_ms: a header can only ask for less; 0 is no limit.
         clock: seconds since 1970, as in the headers.
     """
 
-    def __init__(self, most_ms: int, clock: Callable[[], float] = time.time) -> None:
-        self._most_ms = most_ms or math.inf
+    def __init__(self, max_ms: int, clock: Callable[[], float] = time.time) -> None:
+        self._max_ms = max_ms or math.inf
         self._clock = clock
         self._expected_ms = 0.0
 
@@ -67,12 +67,12 @@ class Deadlines:
         return [error or row for error, row in zip(refused, rows)]
 
     def learn(self, took_s: float) -> None:
-        took_ms = min(1e3 * took_s, MOST_RAISED * self._expected_ms or math.inf)
+        took_ms = min(1e3 * took_s, MAX_RAISED * self._expected_ms or math.inf)
         less_ms = self._expected_ms - took_ms
         self._expected_ms -= less_ms * (FORGOTTEN if less_ms > 0 else 1)
 
     def _judge(self, headers: Mapping[str, Any], now_s: float) -> DeadlineExceeded | None:
-        allowed_ms, began_s = self._most_ms, now_s
+        allowed_ms, began_s = self._max_ms, now_s
         for name, value in headers.items():
             is_timeout = HEADERS.get(name.lower())
             if is_timeout is None or not isinstance(value, str):
@@ -82,7 +82,7 @@ class Deadlines:
             elif TIMEOUT.fullmatch(value):
                 allowed_ms = min(allowed_ms, int(value))
         waited_ms = 1e3 * (now_s - began_s)
-        expected_ms = min(self._expected_ms, MOST_EXPECTED * allowed_ms)
+        expected_ms = min(self._expected_ms, MAX_EXPECTED * allowed_ms)
         if waited_ms + expected_ms < allowed_ms:
             return None
         return DeadlineExceeded(

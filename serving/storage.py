@@ -100,28 +100,28 @@ class Storage:
             keys = (entry["Key"] for entry in page.get("Contents", []))
             yield from (f"{S3}{bucket}/{key}" for key in keys if not key.endswith("/"))
 
-    def read(self, name: str, most_bytes: int = sys.maxsize) -> bytes:
+    def read(self, name: str, max_bytes: int = sys.maxsize) -> bytes:
         """Returns the content of a file or object.
 
         Args:
             name: path of the file, or s3://BUCKET/KEY.
-            most_bytes: size of the largest that is read.
+            max_bytes: size of the largest that is read.
 
         Raises:
             OSError: this file or object cannot be read, or has more bytes; others may be readable.
             ValueError: no file or object can have this name.
         """
         if not name.startswith(S3):
-            return read_regular_file(Path(name), most_bytes)
+            return read_regular_file(Path(name), max_bytes)
         from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
         bucket, key = split_name(name)
         for attempt in range(1, STREAM_ATTEMPTS + 1):
             try:
                 reply = self._client.get_object(Bucket=bucket, Key=key)
-                if reply["ContentLength"] > most_bytes:
+                if reply["ContentLength"] > max_bytes:
                     reply["Body"].close()
-                    raise OSError(errno.EFBIG, f"more than {most_bytes} bytes", name)
+                    raise OSError(errno.EFBIG, f"more than {max_bytes} bytes", name)
                 content: bytes = reply["Body"].read()
                 return content
             except ParamValidationError as error:
@@ -178,7 +178,7 @@ class Storage:
         check_reply(self._client.put_object(**arguments), content)
 
 
-def read_regular_file(path: Path, most_bytes: int) -> bytes:
+def read_regular_file(path: Path, max_bytes: int) -> bytes:
     """Reads a file, also through a link.
 
     Raises:
@@ -189,8 +189,8 @@ def read_regular_file(path: Path, most_bytes: int) -> bytes:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        if status.st_size > most_bytes:
-            raise OSError(errno.EFBIG, f"more than {most_bytes} bytes", str(path))
+        if status.st_size > max_bytes:
+            raise OSError(errno.EFBIG, f"more than {max_bytes} bytes", str(path))
         return file.read()
 
 

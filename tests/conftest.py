@@ -22,7 +22,7 @@ from offpath.serving.server import server as any_server
 from offpath.serving.server.server_settings import ServerSettings
 from tests.support.bucket import Bucket
 from tests.support.echo_archive import MakeMar, make_settings, write_mar
-from tests.support.eventually import MOST_S
+from tests.support.eventually import MAX_S
 from tests.support.s3_servers import S3Server, run_seaweedfs
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def patient_and_quick_clients() -> Iterator[None]:
     httpx makes one for each client, which reads all certificates and takes 40 ms of CPU time.
     """
     for name in ("connect", "read", "write", "pool"):
-        setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, name, MOST_S)
+        setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, name, MAX_S)
     once = functools.cache(transports.create_ssl_context)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transports, "create_ssl_context", once)

@@ -39,7 +39,7 @@ LAYERS = ("Convolution", "GroupConvolution", "MatMul")
 Measure = Callable[[Path], Parity]
 # torch.export takes a dimension of 1 for a constant; any larger batch will do.
 EXAMPLE_BATCH = 2
-MOST_IMAGES = 4096
+MAX_IMAGES = 4096
 
 
 def quantise(
@@ -176,7 +176,7 @@ def export_openvino(model: torch.nn.Module, config: HandlerConfig, path: Path) -
     wrapped.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     shape = config.input_geometry.shape
     images = torch.zeros((EXAMPLE_BATCH, *shape), dtype=torch.uint8)
-    batch = torch.export.Dim("batch", min=1, max=MOST_IMAGES)
+    batch = torch.export.Dim("batch", min=1, max=MAX_IMAGES)
     try:
         with torch.inference_mode():
             program = torch.export.export(wrapped, (images,), dynamic_shapes=({0: batch},))

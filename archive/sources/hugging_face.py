@@ -53,7 +53,7 @@ KNOWN_STEPS = frozenset(
 # By the numbers of PIL.Image.Resampling.
 FILTERS = {int(getattr(Image.Resampling, one.upper())): one for one in INTERPOLATIONS}
 # Largest mean difference of pixels, of 255. One pixel of offset makes 3 to 6, another crop 20.
-MOST_DIFFERENT = 8.0
+MAX_DIFFERENT = 8.0
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
@@ -108,7 +108,7 @@ def load_pretrained(folder: Path, say: Say) -> PretrainedFolder:
     difference = _measure(processor, handler)
     kind = type(processor).__name__
     settings = ", ".join(f"{key} {value}" for key, value in handler.items())
-    if difference > MOST_DIFFERENT:
+    if difference > MAX_DIFFERENT:
         raise WrongOption(
             f"--model {folder.name}: no setting of offpath does what its {kind} does with images; "
             f"with {settings} pixels differ by {difference:.0f} of 255"

@@ -33,12 +33,12 @@ from offpath.handler.model.outputs import activate
 from offpath.handler.model.parity import load_parity_set, measure_parity
 
 PROGRAM = "offpath.archive.sources.handler_process"
-MOST_PHOTOGRAPHS = 16
+MAX_PHOTOGRAPHS = 16
 LIMIT_S = 600.0
 MAX_RESULT_BYTES = 1 << 24
 MAX_ERROR_BYTES = 4096
 # The largest difference of a probability.
-MOST_DIFFERENT = 0.01
+MAX_DIFFERENT = 0.01
 CURE = (
     "serve the archive as it is (offpath serve --server granian), or write what its handler does as"
     " a subclass and pass --handler FILE.py (docs/your-handler.md)"
@@ -119,7 +119,7 @@ def compare_scores(
     if old.ours is not None:
         return _compare_answers(old, model, config)
     files = sorted(path for path in (calibrate or BUNDLED).iterdir() if path.is_file())
-    del files[MOST_PHOTOGRAPHS:]
+    del files[MAX_PHOTOGRAPHS:]
     try:
         found = [*_run(old.folder, old.handler, files)]
     except (WrongOption, TypeError) as error:
@@ -149,7 +149,7 @@ def compare_scores(
             )
         # Two best classes may change places if they are as good.
         worse, moved = theirs.max() - theirs[ours.argmax()], (ours - theirs).abs().max()
-        if worse > MOST_DIFFERENT or not moved <= MOST_DIFFERENT:
+        if worse > MAX_DIFFERENT or not moved <= MAX_DIFFERENT:
             raise WrongOption(
                 f"the old handler gives {file.name} class {theirs.argmax()} with probability "
                 f"{theirs.max():.3f}, the converted one class {ours.argmax()} with "

@@ -13,7 +13,7 @@ from offpath.handler.model.engines.engine import EngineUnavailable
 from offpath.handler.model.engines.onnx_runtime import CPU, make_session
 
 # The first operator set that ONNX Runtime supports, and in which operators broadcast.
-LEAST_OPSET = 7
+MIN_OPSET = 7
 EXPECTED = "expected one, float32 [batch, channels, height, width]"
 
 
@@ -67,10 +67,10 @@ def _check_file(path: Path, where: str) -> None:
             f"{where} keeps its weights in other files; export it into one file "
             "(torch.onnx.export(..., external_data=False))"
         )
-    if opset < LEAST_OPSET:
+    if opset < MIN_OPSET:
         raise WrongOption(
             f"{where} is written for ONNX's operator set {opset}; export it for "
-            f"{LEAST_OPSET} or a later one"
+            f"{MIN_OPSET} or a later one"
         )
 
 

@@ -49,13 +49,13 @@ class PartActor:
 def run_parts_on_ray(
     job: Job,
     mar: Path,
-    most_actors: int | None,
+    max_actors: int | None,
     parts: Parts,
     on_part: OnPart,
 ) -> None:
     """Runs all parts on the cluster that RAY_ADDRESS names; Ray repeats those of a lost node.
 
-    `most_actors` is None for as many as the cluster has room for.
+    `max_actors` is None for as many as the cluster has room for.
 
     Raises:
         WrongOption: Ray is not installed, or there is no cluster.
@@ -79,7 +79,7 @@ def run_parts_on_ray(
     gpus = archive.share_gpu(archive.serving.workers)
     room = ray.cluster_resources()
     fit = int(room.get("GPU", 0) / gpus if gpus else room["CPU"] / job.threads)
-    most = max(1, min(len(parts), most_actors or fit))
+    most = max(1, min(len(parts), max_actors or fit))
     rows = [{"part": part, "names": json.dumps(parts[part])} for part in parts]
     # In a list, because Ray would replace an argument that is a reference by its value.
     content = [ray.put(mar.read_bytes())]

@@ -29,7 +29,7 @@ from offpath.profiling.servers.exported import (
 )
 from offpath.profiling.servers.triton import MODEL
 
-MOST_DIFFERENCE = 1e-4
+MAX_DIFFERENCE = 1e-4
 
 Answer = dict[str, Any]
 # The URL of predictions, and how a client calls it.
@@ -131,7 +131,7 @@ def main(archive: Path) -> None:
                 print(f"  {name:<14} {probability:.6f}  {label}", flush=True)
                 worst = max(worst, compare(first.setdefault(name, answer), answer))
     print(f"largest difference of any probability: {worst:.1e}")
-    sys.exit(worst > MOST_DIFFERENCE)
+    sys.exit(worst > MAX_DIFFERENCE)
 
 
 if __name__ == "__main__":

@@ -68,13 +68,13 @@ class Announcer:
             self._logger.warning("%s%s: %s", WARNS, self._subject, message)
 
 
-def pause_s(failures: int, most_s: float, draw: Callable[[], float] = random.random) -> float:
+def pause_s(failures: int, max_s: float, draw: Callable[[], float] = random.random) -> float:
     """Returns the seconds to wait after `failures` failures in a row.
 
-    The step grows exponentially up to `most_s`. The pause is between half and all of the step, so
+    The step grows exponentially up to `max_s`. The pause is between half and all of the step, so
     that workers spread out.
     """
-    step_s = min(most_s, FIRST_S * 2.0 ** min(failures - 1, DOUBLINGS))
+    step_s = min(max_s, FIRST_S * 2.0 ** min(failures - 1, DOUBLINGS))
     return step_s * (0.5 + 0.5 * draw())
 
 

@@ -27,7 +27,7 @@ from offpath.handler.prediction_log.record import FIELDS
 
 MIB = 1 << 20
 # More than any file system can hold.
-MOST_BYTES = 1 << 60
+MAX_BYTES = 1 << 60
 OFF = "off"
 URI_VARIABLE = "OFFPATH_PREDICTION_LOG"
 SPOOL_VARIABLE = "OFFPATH_SPOOL_DIR"
@@ -116,7 +116,7 @@ class PredictionLogSettings:
 
     uri: str = setting(OFF, read_uri)
     spool_dir: Path = setting(REQUIRED, read_folder)
-    spool_max_bytes: int = setting(1024 * MIB, integer(4096, MOST_BYTES))
+    spool_max_bytes: int = setting(1024 * MIB, integer(4096, MAX_BYTES))
     when_full: str = setting("drop_oldest", choice(("drop_oldest", "block")))
     segment_max_bytes: int = setting(8 * MIB, integer(1024, 64 * MIB))
     segment_max_age_s: float = setting(60.0, positive(86_400))

@@ -29,7 +29,7 @@ from offpath.handler.prediction_log.segment import (
 
 TRIES = 100
 # Each adopted folder takes a descriptor; further folders wait until some of these are done.
-MOST_ADOPTED = 128
+MAX_ADOPTED = 128
 LOGGER = logging.getLogger(__name__)
 # The descriptors that hold a lock, which a forked child must not keep.
 _locks: set[int] = set()
@@ -146,7 +146,7 @@ class AdoptedFolders:
         """Locks the folders of dead processes and returns their segments."""
         found: list[SealedSegment] = []
         for path in list_owner_folders(self.sink_folder):
-            if len(self._folders) >= MOST_ADOPTED:
+            if len(self._folders) >= MAX_ADOPTED:
                 break
             try:
                 found.extend(self._adopt_folder(path))

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 
 from offpath.handler.prediction_log.segment import (
-    MOST_OBJECT_BYTES,
+    MAX_OBJECT_BYTES,
     SPOOL_SUFFIX,
     TORN_SUFFIX,
     SealedSegment,
@@ -28,7 +28,7 @@ LOGGER = logging.getLogger(__name__)
 GZIP_LEVEL = 1
 
 # A record with 20,000 labels takes 1 MB; parsed JSON takes up to 25 times its text's memory.
-MOST_RECORD_BYTES = 4 << 20
+MAX_RECORD_BYTES = 4 << 20
 
 
 def compress(data: bytes) -> bytes:
@@ -50,10 +50,10 @@ def unpack_lines(data: bytes) -> Iterator[bytes]:
     total = 0
     for line in _decompress(data):
         total += len(line)
-        if len(line) > MOST_RECORD_BYTES:
-            raise DamagedObject(f"a line has more than {MOST_RECORD_BYTES} bytes")
-        if total > MOST_OBJECT_BYTES:
-            raise DamagedObject(f"its lines have more than {MOST_OBJECT_BYTES} bytes")
+        if len(line) > MAX_RECORD_BYTES:
+            raise DamagedObject(f"a line has more than {MAX_RECORD_BYTES} bytes")
+        if total > MAX_OBJECT_BYTES:
+            raise DamagedObject(f"its lines have more than {MAX_OBJECT_BYTES} bytes")
         yield line.removesuffix(b"\n")
 
 
@@ -61,7 +61,7 @@ def _decompress(data: bytes) -> Iterator[bytes]:
     """Yields lines, and the beginning of a line that is too long."""
     file = gzip.GzipFile(fileobj=io.BytesIO(data))
     try:
-        while line := file.readline(MOST_RECORD_BYTES + 1):
+        while line := file.readline(MAX_RECORD_BYTES + 1):
             yield line
     except (OSError, EOFError, zlib.error) as error:
         raise DamagedObject(str(error)) from error

@@ -23,7 +23,7 @@ SPOOL_SUFFIX = ".spool"
 TORN_SUFFIX = ".torn"
 ASIDE_SUFFIX = ".aside"
 # Memory of whoever reads a segment or an object. Ours have 8 MiB unless the settings say otherwise.
-MOST_OBJECT_BYTES = 128 << 20
+MAX_OBJECT_BYTES = 128 << 20
 # Errors of a disk that takes no more data.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -182,7 +182,7 @@ def list_segments(folder: Path) -> list[SealedSegment]:
             status = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
             continue
-        is_too_large = status.st_size > MOST_OBJECT_BYTES
+        is_too_large = status.st_size > MAX_OBJECT_BYTES
         if name is None or is_too_large or not _is_own_file(status, uid):
             continue
         # The file system knows only the time of the last append, which is converted to monotonic

@@ -36,7 +36,7 @@ from offpath.handler.prediction_log.sink_file import (
 BLOCKED_POLL_S = 0.05
 # With this many sealed segments of its own, a process seals no further segment only because of its
 # age: a day's outage must not leave thousands of segments.
-MOST_SEALED_BY_AGE = 4
+MAX_SEALED_BY_AGE = 4
 
 
 class SpoolFull(Exception):
@@ -179,7 +179,7 @@ class Spool:
         age_s = self._clock() - segment.since_s
         return (
             segment.size_bytes >= settings.segment_max_bytes
-            or (age_s >= settings.segment_max_age_s and own < MOST_SEALED_BY_AGE)
+            or (age_s >= settings.segment_max_age_s and own < MAX_SEALED_BY_AGE)
             or segment.name.hour != self._hour()
             or ((self.is_tight or self.lacks_room) and not self.sealed)
         )

@@ -23,7 +23,7 @@ COLLECTOR = r"-XX:\+Use(\w+)GC"
 HEAP = r"-Xmx(\w+)"
 REGION_SIZE = r"-XX:G1HeapRegionSize(.+)"
 # Worker, fork server, launcher, Java.
-MOST_ANCESTORS = 6
+MAX_ANCESTORS = 6
 
 
 def read_java_option(pattern: str, command: Sequence[str]) -> str | None:
@@ -69,7 +69,7 @@ def warn_of_losses(metrics: Any) -> None:
 
 def _ancestors() -> Iterator[list[str]]:
     pid = os.getppid()
-    for _ in range(MOST_ANCESTORS):
+    for _ in range(MAX_ANCESTORS):
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
             # pid (name) state ppid ...; the name may contain spaces and parentheses.

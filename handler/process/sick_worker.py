@@ -20,9 +20,9 @@ import torch
 from offpath.handler.errors import ItemError, ModelFailed, ModelOutOfMemory
 
 # Batches in a row that fail in the model, on any device and with any error, before a worker ends.
-MOST_FAILURES_IN_A_ROW = 5
+MAX_FAILURES_IN_A_ROW = 5
 # The same for batches that run out of memory, which often passes by itself.
-MOST_OUT_OF_MEMORY_IN_A_ROW = 10
+MAX_OUT_OF_MEMORY_IN_A_ROW = 10
 # A sick worker that gets no further batch ends after this time.
 IDLE_S = 1.0
 EXIT_STATUS = 1
@@ -84,7 +84,7 @@ class ModelHealth:
         if is_out_of_memory(error):
             torch.cuda.empty_cache()  # does nothing on a CPU
             self.out_of_memory += is_model
-            if self.out_of_memory >= MOST_OUT_OF_MEMORY_IN_A_ROW:
+            if self.out_of_memory >= MAX_OUT_OF_MEMORY_IN_A_ROW:
                 self.diagnosis = (
                     f"{self.out_of_memory} batches in a row ran out of memory, the last"
                     f" with {last}"
@@ -95,7 +95,7 @@ class ModelHealth:
         self.failures += is_model
         if is_sticky(error):
             self.diagnosis = last
-        elif self.failures >= MOST_FAILURES_IN_A_ROW:
+        elif self.failures >= MAX_FAILURES_IN_A_ROW:
             self.diagnosis = f"{self.failures} batches in a row failed, the last with {last}"
         return ModelFailed("the model failed on this batch; send the request again")
 

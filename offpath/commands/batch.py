@@ -104,8 +104,8 @@ def classify_all(mar: Path, place: str, output: str, options: dict[str, Any]) ->
     threads = 1 if options["is_on_ray"] else max(1, cores // workers)
     s3 = read_s3_options()
     # Base64 takes a third more bytes than the image in it.
-    most_bytes = 2 * archive.handler.max_payload_bytes
-    job = Job(output, archive.serving.batch_size, threads, gpus, s3, most_bytes)
+    max_bytes = 2 * archive.handler.max_payload_bytes
+    job = Job(output, archive.serving.batch_size, threads, gpus, s3, max_bytes)
     storage = Storage(s3)
     wanted = {
         # Of a relative path, another folder of the next start would make another place.

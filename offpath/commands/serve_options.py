@@ -10,7 +10,7 @@ import click
 
 from offpath.commands.shared_options import Command, json_option, server_option
 from offpath.errors import MissingPackage, WrongOption
-from offpath.serving.front.bodies import LEAST_BODIES, free_bytes, is_tmpfs
+from offpath.serving.front.bodies import MIN_BODIES, free_bytes, is_tmpfs
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.splits import parse_split
@@ -21,7 +21,7 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 PORT = click.IntRange(0, 65535)
 DEFAULTS = DoorSettings()
 # The default number of the largest bodies (max_request_size of config.properties).
-LEAST_FRONT_BYTES = LEAST_BODIES * (32 << 20)
+MIN_FRONT_BYTES = MIN_BODIES * (32 << 20)
 DEFAULT_LOG_DIR = Path(".offpath/logs")
 DEFAULT_STORE = Path(".offpath/model-store")
 # Name of a limit -> its default, and what it limits. The names are attributes of DoorSettings.
@@ -290,7 +290,7 @@ def can_run_front(options: Mapping[str, Any]) -> bool:
         find_nginx()
     except MissingPackage:
         return False
-    return is_tmpfs(memory) and free_bytes(memory) >= LEAST_FRONT_BYTES
+    return is_tmpfs(memory) and free_bytes(memory) >= MIN_FRONT_BYTES
 
 
 def choose_log_dir(log_dir: Path | None, port: int) -> Path | None:

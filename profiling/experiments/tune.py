@@ -46,7 +46,7 @@ WARM_UP_S = {"torchserve": 10.0, "granian": 2.0}
 START_S = 4.0
 # Another setting has to be this much faster in each of several rounds; equal settings differ by
 # less.
-LEAST_GAIN, LEAST_ROUNDS = 1.03, 2
+MIN_GAIN, MIN_ROUNDS = 1.03, 2
 # Candidates in the chart.
 BARS_SHOWN = 15
 COLUMNS = ("", "batch", "delay", "workers", "req/s", "range", "x", "p50", "p95", "failed")
@@ -220,7 +220,7 @@ class Outcome(NamedTuple):
 
     @property
     def is_faster(self) -> bool:
-        return len(self.ratios) >= LEAST_ROUNDS and min(self.ratios) >= LEAST_GAIN
+        return len(self.ratios) >= MIN_ROUNDS and min(self.ratios) >= MIN_GAIN
 
 
 class Verdict(NamedTuple):
@@ -290,11 +290,11 @@ def judge(outcomes: Sequence[Outcome], own: Setting, bound_ms: float) -> Verdict
             f" setting ({min(best.ratios):.2f} to {max(best.ratios):.2f} in"
             f" {len(best.ratios)} rounds).",
         )
-    gain = f"{LEAST_GAIN - 1:.0%}".replace("%", " %")
+    gain = f"{MIN_GAIN - 1:.0%}".replace("%", " %")
     return Verdict(
         own,
         f"The archive's own setting stays: within the bound, no other was {gain} faster in each"
-        f" of at least {LEAST_ROUNDS} rounds.",
+        f" of at least {MIN_ROUNDS} rounds.",
     )
 
 

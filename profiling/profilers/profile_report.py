@@ -148,8 +148,8 @@ class Profiled:
             for group in groups.values()
         ]
         made.sort(key=lambda group: -group.total_s)
-        least_s = COLD_SHARE * made[0].total_s if made else 0.0
-        return [group for group in made if group.total_s > (least_s if group.is_ours else 0.0)]
+        min_s = COLD_SHARE * made[0].total_s if made else 0.0
+        return [group for group in made if group.total_s > (min_s if group.is_ours else 0.0)]
 
     def format_ratio(self) -> str:
         """Returns how many times as fast as the baseline the handler is, per image."""

@@ -84,7 +84,7 @@ DASHED: dict[str, Any] = {"color": PALETTE[LIMIT], "linestyle": "--", "linewidth
 LEGEND_LETTER_PT, LEGEND_KEY_PT = 4.4, 26.0
 LEGEND_ROW_PT = 12.0
 TITLE_PT = 14.0
-MOST_COLUMNS = 4
+MAX_COLUMNS = 4
 
 
 @dataclass(frozen=True)
@@ -379,7 +379,7 @@ def add_legend(part: Any, panel: Any, title: str | None) -> None:
 
 def count_legend_columns(names: Sequence[str]) -> int:
     """Returns the largest number of columns with which a legend fits the width."""
-    for columns in range(min(MOST_COLUMNS, len(names)), 1, -1):
+    for columns in range(min(MAX_COLUMNS, len(names)), 1, -1):
         # Matplotlib fills column by column, and the first ones take what is left over.
         rows, longer = divmod(len(names), columns)
         ends = [rows * (1 + index) + min(longer, 1 + index) for index in range(columns)]

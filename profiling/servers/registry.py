@@ -73,7 +73,7 @@ ENVIRONMENTS: dict[str, Environment] = {
     for name, make in SERVERS.items()
     if (environment := getattr(make, "environment", None)) is not None
 }
-MOST_MODELS = 64
+MAX_MODELS = 64
 VARIANT_FORM = "NAME=SERVER:KEY=VALUE;KEY=VALUE"
 VMARGS, MORE_VMARGS, MODELS = "vmargs", "vmargs+", "models"
 # The keys of TorchServe's ConfigManager.java that a benchmark can vary. It sets addresses, ports,
@@ -193,8 +193,8 @@ def apply_override(server: Adapter, name: str, settings: Mapping[str, str]) -> T
 
 
 def with_models(server: TorchServeAdapter, name: str, count: str) -> TorchServeAdapter:
-    if count not in map(str, range(1, MOST_MODELS + 1)):
-        raise WrongOption(f"variant {name!r}: models is {count!r}, expected 1 to {MOST_MODELS}")
+    if count not in map(str, range(1, MAX_MODELS + 1)):
+        raise WrongOption(f"variant {name!r}: models is {count!r}, expected 1 to {MAX_MODELS}")
     server = replace(server, models=int(count))
     more = tuple(f"/predictions/{model}" for model in server.names[1:])
     return replace(server, call=replace(server.call, more_paths=more))

@@ -22,7 +22,7 @@ from offpath.serving.torchserve.launch import find_java, find_ts_home
 AREA = "host"
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 # Connections, bodies and the pipes of the workers each take descriptors.
-LEAST_OPEN_FILES = 4096
+MIN_OPEN_FILES = 4096
 SERVE_CURE = "pip install 'torchserve-offpath[serve]'"
 # Packages whose version can explain a wrong answer, a crash or a slow server.
 PACKAGES = (
@@ -152,7 +152,7 @@ def _check_engines_and_files() -> Iterator[Finding]:
     yield grade(AREA, "engines", engines, loss, cure)
     limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = f"at most {limit} a process"
-    loss = found if limit < LEAST_OPEN_FILES else None
+    loss = found if limit < MIN_OPEN_FILES else None
     cure = f"ulimit -n {min(65536, hard)}"
     if hard <= limit:
         cure = "raise the hard limit: LimitNOFILE= of the unit, or /etc/security/limits.conf"

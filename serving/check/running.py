@@ -33,7 +33,7 @@ METRICS_WAIT_S = 3.0
 METRICS_POLL_S = 0.2
 # Settings that a worker reports, beyond those with findings of their own.
 SETTINGS = ("max_batch", "cuda_graphs", "classes", "activation", "threshold", *INPUT_SETTINGS)
-LEAST_SPOOL_BYTES = 1 << 30
+MIN_SPOOL_BYTES = 1 << 30
 DROPPED = re.compile(r"^offpath_log_dropped_total\{.*\} (\S+)$", re.MULTILINE)
 SICK_WORKERS = re.compile(r"^offpath_sick_workers_total\{.*\} (\S+)$", re.MULTILINE)
 
@@ -132,7 +132,7 @@ def _check_prediction_log(area: str, status: ModelStatus) -> Iterator[Finding]:
     free = shutil.disk_usage(folder).free
     found = f"{uri}, spool {spool}, {free / 2**30:.1f} GiB free"
     cure = "OFFPATH_SPOOL_DIR=/another/disk, or prediction_log.spool_max_bytes"
-    loss = found if free < LEAST_SPOOL_BYTES else None
+    loss = found if free < MIN_SPOOL_BYTES else None
     yield grade(area, LOG, found, loss, cure)
     try:
         error = read_last_error(spool / make_sink_folder_name(uri))

@@ -14,11 +14,11 @@ from offpath.serving.process.tmp_folders import make_locked_folder, remove_dead_
 SHM = Path("/dev/shm")
 BODIES_PREFIX = "offpath-bodies-"
 # Room for two batches of the largest bodies.
-LEAST_BODIES = 16
+MIN_BODIES = 16
 
 
 def make_folder(
-    max_body_bytes: int, parent: Path = SHM, bodies: int = LEAST_BODIES
+    max_body_bytes: int, parent: Path = SHM, bodies: int = MIN_BODIES
 ) -> tuple[Path, int]:
     """Makes the folder with mode 0700, after removing the folders of doors that were killed.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from offpath.errors import WrongOption
-from offpath.serving.front.bodies import LEAST_BODIES, SHM
+from offpath.serving.front.bodies import MIN_BODIES, SHM
 from offpath.serving.front.splits import HEADER, Split
 from offpath.serving.server.server_settings import LOOPBACK
 
@@ -75,7 +75,7 @@ class DoorSettings:
     canary_by: str | None = None
     shadow: tuple[Split, ...] = ()
     memory: Path = SHM
-    front_bodies: int = LEAST_BODIES
+    front_bodies: int = MIN_BODIES
     pages: tuple[Path, ...] = ()
     verbose: bool = False
 

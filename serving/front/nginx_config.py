@@ -60,7 +60,7 @@ HEADER_TIMEOUT_S = 5
 # the memory. The last quarter is for smaller bodies, which only the queue limits.
 SIZES = {"small": 500_000, "medium": 4_000_000, "large": None}
 # nginx accepts no higher limit. A tmpfs of 256 GB, half of a host's memory, has room for more.
-MOST_BODIES = 65535
+MAX_BODIES = 65535
 # What the door says itself, by status.
 ERRORS = {kind.status: kind for kind in OF_DOOR}
 STARTING = "the server is starting"
@@ -215,7 +215,7 @@ def count_bodies(
         in_all = max(1, room_bytes // (len(SIZES) + 1) // bytes_each)
         extra = copies if largest is not None else 0
         of_one, of_all = max(1, int(in_all * share)) + extra, in_all + extra
-        counts[size] = min(MOST_BODIES, of_one), min(MOST_BODIES, of_all)
+        counts[size] = min(MAX_BODIES, of_one), min(MAX_BODIES, of_all)
     return counts
 
 

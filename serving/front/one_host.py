@@ -43,7 +43,7 @@ READY_CHECK_S = 1.0
 START_POLL_S = 0.05
 KEPT_LOGS = 3
 # So many workers with a broken model within this time make /ping answer 503.
-MOST_SICK = 3
+MAX_SICK = 3
 SICK_S = 60.0
 
 
@@ -110,7 +110,7 @@ class OneHostSession:
         self._asked: tuple[Server, Future[list[ModelStatus] | None]] | None = None
         self._follower: LogFollower | None = None
         self._failures: dict[str, str] = {}
-        self._sick_ends: deque[float] = deque(maxlen=MOST_SICK)
+        self._sick_ends: deque[float] = deque(maxlen=MAX_SICK)
 
     def start(self) -> None:
         """Starts the server, then nginx in front of it, and shows that they are READY.
@@ -333,7 +333,7 @@ class OneHostSession:
         Other deaths do not count, because a client's image could cause them.
         """
         ends = self._sick_ends
-        return len(ends) == MOST_SICK and time.monotonic() - ends[0] < SICK_S
+        return len(ends) == MAX_SICK and time.monotonic() - ends[0] < SICK_S
 
     def _greet(self, starting: Starting) -> None:
         """Follows the log of a server that has just been let in."""
@@ -351,7 +351,7 @@ class OneHostSession:
                 self._sick_ends.append(time.monotonic())
                 if self._is_sick():
                     self._view.show_problem(
-                        f"{MOST_SICK} workers ended with a broken model within {SICK_S:g} s; "
+                        f"{MAX_SICK} workers ended with a broken model within {SICK_S:g} s; "
                         "/ping answers 503 until that has stopped"
                     )
 

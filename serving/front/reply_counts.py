@@ -22,7 +22,7 @@ from offpath.serving.front.nginx_config import DOOR_METRICS, REPLIES
 from offpath.serving.front.splits import Split
 from offpath.serving.server.worker_counts import LABELS
 
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 # Seconds, status, error type and MODEL/VERSION of a canary, or the status of a copy, as the formats
 # `replies` and `copies` of nginx.conf write them.
 LINE = re.compile(
@@ -170,6 +170,6 @@ class ReplyCounts:
                 self._file.close()
                 self._file = following
                 new += self._file.read()
-        elif self._file.tell() > MOST_BYTES:
+        elif self._file.tell() > MAX_BYTES:
             self._log.unlink(missing_ok=True)
         return new

@@ -53,7 +53,7 @@ JSON = "application/json"
 # Of a part with a file name and without a type (Netty's HttpPostBodyUtil.java).
 FILE_TYPE = "application/octet-stream"
 # Their labels may be anything.
-MOST_SERIES = 500
+MAX_SERIES = 500
 MAX_LABELS, MAX_LABEL_CHARS = 50, 200
 # Prometheus refuses a whole page for the sake of one other name.
 METRIC_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]{0,99}")
@@ -368,7 +368,7 @@ class PublishedMetrics(MetricsCacheYamlImpl):
 
     def _add(self, name: str, value: float, is_counter: bool, labels: dict[str, str]) -> None:
         series = (name, *labels.values())
-        if series in self._series or len(self._series) < MOST_SERIES:
+        if series in self._series or len(self._series) < MAX_SERIES:
             self._series.add(series)
             self._sums.add(name, value, is_counter, **labels)
 

@@ -60,7 +60,7 @@ class Plan:
     Attributes:
         names: names that it answers to, besides loopback's own; None answers to every name.
         port: where workers without a Unix socket listen.
-        most_bytes: bytes of bodies that one worker may hold.
+        max_bytes: bytes of bodies that one worker may hold.
     """
 
     workers: tuple[WorkerPlan, ...]
@@ -68,7 +68,7 @@ class Plan:
     port: int
     has_door: bool
     max_body_bytes: int
-    most_bytes: int
+    max_bytes: int
     foreign: ForeignSettings = ForeignSettings()
     names: tuple[str, ...] | None = None
 

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from offpath.serving.granian.metric_sums import Key
 from offpath.serving.server.served_model import ServedModel
 
-MOST_REPORT_BYTES = 1 << 18
+MAX_REPORT_BYTES = 1 << 18
 # A worker reports once per second. One that has been silent for longer takes no requests.
 SILENT_S = 5.0
 
@@ -51,7 +51,7 @@ class Reports:
 
     def _run(self, receiver: socket.socket) -> None:
         with receiver:
-            while message := receiver.recv(MOST_REPORT_BYTES):
+            while message := receiver.recv(MAX_REPORT_BYTES):
                 with self._lock:
                     self._take(json.loads(message))
 

@@ -33,9 +33,9 @@ from offpath.serving.server.server_settings import (
 )
 from offpath.serving.server.status_pages import StatusPages
 
-MOST_LOG_BYTES = 20 << 20
+MAX_LOG_BYTES = 20 << 20
 # Bodies that all workers may hold; beyond it requests get 503.
-MOST_BODY_BYTES = 1 << 30
+MAX_BODY_BYTES = 1 << 30
 
 
 class GranianServer(Server):
@@ -67,7 +67,7 @@ class GranianServer(Server):
 
     def rotate_log(self) -> None:
         log = self.log_path
-        if not log.exists() or log.stat().st_size <= MOST_LOG_BYTES:
+        if not log.exists() or log.stat().st_size <= MAX_LOG_BYTES:
             return
         # A full disk keeps no copy, and then gets room.
         with contextlib.suppress(OSError):
@@ -149,7 +149,7 @@ class GranianServer(Server):
             self.ports.inference,
             has_door=settings.unix_sockets,
             max_body_bytes=int(properties["max_request_size"]),
-            most_bytes=MOST_BODY_BYTES // max(1, len(workers)),
+            max_bytes=MAX_BODY_BYTES // max(1, len(workers)),
             foreign=self._read_foreign_settings(properties),
             names=tuple(map(str.lower, settings.allow_host)) if is_guarded else None,
         )

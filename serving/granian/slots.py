@@ -13,7 +13,7 @@ from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.server.served_model import ServedModel
 
 # The supervisor gets the plan of all workers as one message, for which Linux has 208 kB.
-MOST_WORKERS = 256
+MAX_WORKERS = 256
 # Also safe in nginx.conf.
 NAME = re.compile("[A-Za-z0-9._-]{1,64}")
 
@@ -63,10 +63,10 @@ def plan_models(
             )
         )
         next_slot = models[-1].slots.stop
-        if next_slot > MOST_WORKERS:
+        if next_slot > MAX_WORKERS:
             raise WrongOption(
                 f"{archive.path} asks for worker number {next_slot}; one Granian has at most "
-                f"{MOST_WORKERS}, so lower maxWorkers, or start another server"
+                f"{MAX_WORKERS}, so lower maxWorkers, or start another server"
             )
     return models
 

@@ -46,7 +46,7 @@ LOOK_SOON_S = 0.02
 # A worker whose event loop does nothing for this many seconds is killed.
 SILENT_S = 10.0
 BACKLOG = 1024
-MOST_MESSAGE_BYTES = 1 << 20
+MAX_MESSAGE_BYTES = 1 << 20
 
 
 @dataclass
@@ -282,7 +282,7 @@ def main(reports: socket.socket) -> None:
 
     from offpath.serving.granian.worker import run_worker
 
-    plan = read_plan(reports.recv(MOST_MESSAGE_BYTES))
+    plan = read_plan(reports.recv(MAX_MESSAGE_BYTES))
     share_memory()
     supervisor = Supervisor(plan, reports)
     slot = supervisor.run()

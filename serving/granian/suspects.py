@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SUSPECT_DEATHS = 2
 REFUSED_S = 3600.0
 # Images whose deaths are remembered, and the most bytes of one of them or of a note.
-MOST_IMAGES, NOTE_BYTES = 256, 256
+MAX_IMAGES, NOTE_BYTES = 256, 256
 # What a decoder or a model dies of. The kernel and operators use other signals.
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 # At the end of the log if C++ aborts for want of memory.
@@ -91,13 +91,13 @@ class Suspects:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._images: dict[int, tuple[int, float, str]] = {}
-        self.shared = SharedNotes(MOST_IMAGES)
+        self.shared = SharedNotes(MAX_IMAGES)
 
     def count_death(self, batch: Sequence[Note]) -> None:
         for image, sha256 in {one.image: one.sha256 for one in batch}.items():
             deaths, _, _ = self._images.pop(image, (0, 0.0, ""))
             self._images[image] = deaths + 1, self._clock() + REFUSED_S, sha256
-        while len(self._images) > MOST_IMAGES:
+        while len(self._images) > MAX_IMAGES:
             del self._images[next(iter(self._images))]  # the one with the oldest death
         found = [(k, *one[1:]) for k, one in self._images.items() if one[0] >= SUSPECT_DEATHS]
         self.shared.write(found)

@@ -25,7 +25,7 @@ MUCH_LARGER = 16
 # Seconds after which an upload ends if nothing of it has arrived.
 FIRST_S = 10.0
 # Seconds after which an upload ends in any case. An image of 30 MB needs 0.25 MB/s.
-MOST_S = 120.0
+MAX_S = 120.0
 
 
 @dataclass(eq=False)
@@ -36,14 +36,14 @@ class Body:
 
 
 class BodyMemory:
-    """Holds memory for bodies, `most_bytes` for all together; a single body always fits.
+    """Holds memory for bodies, `max_bytes` for all together; a single body always fits.
 
     Its methods run in the event loop.
     """
 
-    def __init__(self, most_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._most_bytes, self._bytes = most_bytes, 0
+        self._max_bytes, self._bytes = max_bytes, 0
         # Bodies that are being received, the oldest first, with the task that receives each.
         self._uploads: dict[Body, Any] = {}
 
@@ -77,11 +77,11 @@ class BodyMemory:
 
     def end_late_uploads(self) -> None:
         for body in list(self._uploads):
-            if self._clock() - body.began_s >= (MOST_S if body.size else FIRST_S):
+            if self._clock() - body.began_s >= (MAX_S if body.size else FIRST_S):
                 self._end(body, TOO_SLOW)
 
     def _lacks(self, body: Body, size: int) -> bool:
-        return self._bytes > body.size and self._bytes + size > self._most_bytes
+        return self._bytes > body.size and self._bytes + size > self._max_bytes
 
     def _make_room(self, body: Body, size: int) -> None:
         """Ends slow or much larger uploads, the oldest first, until `size` more bytes fit."""

@@ -67,7 +67,7 @@ LOG_PAUSE_S = 1.0
 # Memory for a body of at most this size is held before its bytes arrive.
 SMALL_BYTES = 1 << 16
 # Bodies arrive in parts of this size too: with half of it, those of 20 MB took 50 % more CPU time.
-MOST_HEADER_BYTES = 1 << 18
+MAX_HEADER_BYTES = 1 << 18
 
 
 class InheritedServer(HTTPServer):
@@ -84,7 +84,7 @@ class InheritedServer(HTTPServer):
             websockets=False,
             # Neither nginx nor our clients speak HTTP/2, whose headers may take megabytes each.
             http=HTTPModes.http1,
-            http1_settings=HTTP1Settings(max_buffer_size=MOST_HEADER_BYTES),
+            http1_settings=HTTP1Settings(max_buffer_size=MAX_HEADER_BYTES),
             # Granian stops to accept connections at this number; `App` has the limit of requests.
             backpressure=max(1, min(descriptors - KEPT_DESCRIPTORS, 1 << 16)),
         )
@@ -123,13 +123,13 @@ class App:
             max_batch_delay_ms=model.settings.max_batch_delay_ms,
             response_timeout_s=model.settings.response_timeout_s,
             max_body_bytes=plan.max_body_bytes,
-            most_requests=worker.queue,
+            max_requests=worker.queue,
             has_door=plan.has_door,
             served=list_served((one.model.name, one.model.version) for one in plan.workers),
         )
         # As JSON has carried it, a list.
         self._names = None if plan.names is None else tuple(plan.names)
-        self._memory = BodyMemory(plan.most_bytes)
+        self._memory = BodyMemory(plan.max_bytes)
         self._labels: dict[str, Any] = {"model_name": model.name, "model_version": model.version}
         self.is_ending = False
         self._loop = asyncio.get_running_loop()

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.packing import DamagedObject, unpack_lines
-from offpath.handler.prediction_log.segment import MOST_OBJECT_BYTES
+from offpath.handler.prediction_log.segment import MAX_OBJECT_BYTES
 from offpath.handler.prediction_log.sinks import split_file_uri, split_s3_uri
 from offpath.serving.printable import printable
 from offpath.serving.storage import S3, Storage, explain, read_s3_options
@@ -32,8 +32,8 @@ SLACK = timedelta(hours=1)
 LISTED_DAMAGE = 20
 DOWNLOADS_AT_ONCE = 8
 # Of one object, so that a hostile one does not fill the memory with its errors.
-MOST_DAMAGED_LINES = 1000
-REST = f"{MOST_DAMAGED_LINES} of its lines are no records, and the rest was not read"
+MAX_DAMAGED_LINES = 1000
+REST = f"{MAX_DAMAGED_LINES} of its lines are no records, and the rest was not read"
 
 Progress = Callable[[int, int], None]
 
@@ -143,7 +143,7 @@ def read_records(
                 except (ValueError, RecursionError) as error:
                     on_damage(f"{key} line {number}: {error}")
                     damaged += 1
-                    if damaged == MOST_DAMAGED_LINES:
+                    if damaged == MAX_DAMAGED_LINES:
                         on_damage(f"{key}: {REST}")
                         break
                     continue
@@ -286,10 +286,10 @@ class LogStore:
         """Returns an object as it is stored.
 
         Raises:
-            DamagedObject: it is larger than `MOST_OBJECT_BYTES`, or cannot be read.
+            DamagedObject: it is larger than `MAX_OBJECT_BYTES`, or cannot be read.
         """
         try:
-            return self.storage.read(f"{self.place}/{key}", MOST_OBJECT_BYTES)
+            return self.storage.read(f"{self.place}/{key}", MAX_OBJECT_BYTES)
         except OSError as error:
             raise DamagedObject(f"it cannot be read: {error.strerror or error}") from error
 

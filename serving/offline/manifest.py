@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 IMAGE_LIST = "_manifest.json.gz"
 # Parts per worker, so that the last parts of all workers end at about the same time.
 PARTS_PER_WORKER = 32
-LEAST_PART, MOST_PART = 16, 2000
+MIN_PART, MAX_PART = 16, 2000
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Manifest:
 
 def choose_part_size(images: int, workers: int) -> int:
     size = -(-images // (PARTS_PER_WORKER * workers))
-    return max(LEAST_PART, min(MOST_PART, size))
+    return max(MIN_PART, min(MAX_PART, size))
 
 
 def list_images(storage: Storage, place: str) -> list[str]:
@@ -142,11 +142,11 @@ def find_manifest(storage: Storage, output: str, wanted: dict[str, str], workers
 
 def parse_manifest(content: bytes) -> Manifest:
     """Reads a manifest as it is stored; raises errors of any kind for other files."""
-    most_bytes = MAX_RATIO * len(content) + SMALL_BYTES
+    max_bytes = MAX_RATIO * len(content) + SMALL_BYTES
     with gzip.open(io.BytesIO(content)) as file:
-        text = file.read(most_bytes + 1)
-    if len(text) > most_bytes:
-        raise ValueError(f"it unpacks to more than {most_bytes:,} bytes")
+        text = file.read(max_bytes + 1)
+    if len(text) > max_bytes:
+        raise ValueError(f"it unpacks to more than {max_bytes:,} bytes")
     return Manifest(**json.loads(text))
 
 

@@ -41,7 +41,7 @@ BUSY = 503
 # Imported once, and shared by all workers.
 PRELOADED = ["offpath.handler.process.light_torchvision", "simplejpeg", "boto3", __name__]
 # Ends of workers without a finished part, beyond one for each part that is left.
-MOST_BROKEN = 3
+MAX_BROKEN = 3
 
 # Names of parts' files with their images.
 Parts = Mapping[str, Sequence[str]]
@@ -62,7 +62,7 @@ class Job:
         batch_size: images per batch.
         threads: threads per worker.
         gpus: indexes of the GPUs that the workers take in turn; none for the CPU. Ray ignores them.
-        most_bytes: size of the largest file that is read, because it stays in memory.
+        max_bytes: size of the largest file that is read, because it stays in memory.
     """
 
     output: str
@@ -70,7 +70,7 @@ class Job:
     threads: int
     gpus: Sequence[int]
     s3: S3Options
-    most_bytes: int
+    max_bytes: int
 
 
 class PartRunner:
@@ -106,7 +106,7 @@ class PartRunner:
         contents: list[bytes | str] = []
         for name in names:
             try:
-                contents.append(self._storage.read(name, self._job.most_bytes))
+                contents.append(self._storage.read(name, self._job.max_bytes))
             except (OSError, ValueError) as error:
                 contents.append(f"cannot be read: {getattr(error, 'strerror', None) or error}")
         return contents
@@ -170,7 +170,7 @@ def run_parts(job: Job, mar: Path, workers: int, parts: Parts, on_part: OnPart) 
                 run_pool(context, job, Path(folder), at_once, left, on_part)
             except BrokenProcessPool as error:
                 broken = broken + 1 if len(left) == before else 0
-                if broken > len(left) + MOST_BROKEN:
+                if broken > len(left) + MAX_BROKEN:
                     raise ExpectedError(
                         f"{len(left)} parts are missing, for instance {min(left)}: workers end "
                         "(out of memory?) when they load the model or classify one of its "

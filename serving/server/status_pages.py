@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from offpath.serving.process.ports import is_loopback, may_be_host
 
 # Idle clients then take neither the descriptors nor the threads of `offpath serve`.
-MOST_CONNECTIONS = 32
+MAX_CONNECTIONS = 32
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 Find = Callable[[str, bool], object]
 
@@ -112,7 +112,7 @@ class _Quiet(BaseServer):
     """Serves few connections at a time: a new one takes the place of the oldest."""
 
     daemon_threads = allow_reuse_address = True
-    request_queue_size = 4 * MOST_CONNECTIONS
+    request_queue_size = 4 * MAX_CONNECTIONS
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -120,7 +120,7 @@ class _Quiet(BaseServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self._open.append(request)
-        if len(self._open) > MOST_CONNECTIONS:
+        if len(self._open) > MAX_CONNECTIONS:
             with contextlib.suppress(OSError):  # its thread has closed it
                 self._open.popleft().shutdown(socket.SHUT_RDWR)
         super().process_request(request, client_address)

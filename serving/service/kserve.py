@@ -22,10 +22,10 @@ from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, ID_HEADER, T
 from offpath.serving.service.messages import JSON_TYPE, V1, V2, V2_SERVER, Refused, Reply, Request
 
 # More images in one request are refused, whatever the queue has room for.
-MOST_INSTANCES = 100
-MOST_ID_CHARACTERS = 256
+MAX_INSTANCES = 100
+MAX_ID_CHARACTERS = 256
 # A body of `{},{},...` would become millions of objects (MAX_JSON_VALUES in payload.py).
-MOST_JSON_VALUES = 20_000
+MAX_JSON_VALUES = 20_000
 JSON_STRUCTURE = (b",", b"{", b"[")
 # Keys under which an instance may hold its text, also one within the other.
 IMAGE_KEYS = (*JSON_KEYS, "image_bytes")
@@ -92,8 +92,8 @@ def read_v2(body: Any, headers: Mapping[str, str], most: int) -> Inference:
         raise refuse(f"{len(rest)} bytes of binary data belong to no input")
     check_count(len(payloads), most)
     name = content.get("id")
-    if not (name is None or isinstance(name, str) and len(name) <= MOST_ID_CHARACTERS):
-        raise refuse(f"the id is not a text of at most {MOST_ID_CHARACTERS} characters")
+    if not (name is None or isinstance(name, str) and len(name) <= MAX_ID_CHARACTERS):
+        raise refuse(f"the id is not a text of at most {MAX_ID_CHARACTERS} characters")
     if any(one.get("name") != OUTPUT for one in list_objects(content, "outputs")):
         raise refuse(f"there is no such output; the only one is {OUTPUT!r}")
     return Inference(payloads, partial(write_v2, {} if name is None else {"id": name}))
@@ -113,8 +113,8 @@ READERS: dict[str, Read] = {V1: read_v1, V2: read_v2}
 def read_json(text: bytes | memoryview) -> dict[str, Any]:
     """Parses an object, after a look at how many values it could have."""
     text = bytes(text).removeprefix(ORDER_MARK)
-    if sum(map(text.count, JSON_STRUCTURE)) > MOST_JSON_VALUES:
-        raise refuse(f"the JSON has more than {MOST_JSON_VALUES} values")
+    if sum(map(text.count, JSON_STRUCTURE)) > MAX_JSON_VALUES:
+        raise refuse(f"the JSON has more than {MAX_JSON_VALUES} values")
     try:
         content = orjson.loads(text)
     except ValueError:

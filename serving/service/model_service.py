@@ -32,7 +32,7 @@ from offpath.handler.wire_names import (
 from offpath.serving.service.archived_handler import ArchivedHandler, MakeMetric, open_body
 from offpath.serving.service.batch_queue import BatchQueue
 from offpath.serving.service.kserve import (
-    MOST_INSTANCES,
+    MAX_INSTANCES,
     READERS,
     Read,
     add_error_text,
@@ -68,7 +68,7 @@ class ServiceSettings:
     Attributes:
         version: None if paths name none.
         response_timeout_s: a batch that takes longer hangs.
-        most_requests: requests that may wait or be computed; more are refused.
+        max_requests: requests that may wait or be computed; more are refused.
         has_door: the front door sends the requests. It chooses their ids, counts its replies, and
             may pass a body by name.
         threads: threads of this process; None for the archive's own setting.
@@ -81,7 +81,7 @@ class ServiceSettings:
     max_batch_delay_ms: int
     response_timeout_s: float
     max_body_bytes: int
-    most_requests: int
+    max_requests: int
     has_door: bool = False
     threads: int | None = None
     served: Served = field(default_factory=dict)
@@ -184,10 +184,10 @@ class ModelService:
     @property
     def health(self) -> str | None:
         """The reason why this process must be replaced; None while its model works."""
-        most_s = self._settings.response_timeout_s
+        max_s = self._settings.response_timeout_s
         is_late = self._late is not None and not self._late.done()
-        if is_late or self._batches.running_s > most_s:
-            return f"a batch has been running for more than {most_s} s"
+        if is_late or self._batches.running_s > max_s:
+            return f"a batch has been running for more than {max_s} s"
         diagnosis: str | None = self._handler.health.diagnosis
         return diagnosis
 
@@ -246,7 +246,7 @@ class ModelService:
         """
         self._check_queue()
         headers = request.headers
-        client, most_of_client = self._read_client(headers)
+        client, max_of_client = self._read_client(headers)
         is_named = self._settings.has_door and bool(headers.get(BODY_HEADER))
         content: Any = b"" if is_named else await self._read(body)
         file = headers[BODY_HEADER] if is_named else ""
@@ -255,7 +255,7 @@ class ModelService:
             (reply,) = await self._answer([replace(request, body=content)], began_s, client)
             return reply
         # Others keep half of the queue, because the door counts this as one request.
-        most = min(MOST_INSTANCES, max(1, self._settings.most_requests // 2), most_of_client)
+        most = min(MAX_INSTANCES, max(1, self._settings.max_requests // 2), max_of_client)
         self._add(1, client)
         try:
             # In a thread, because a large one takes long; one by one, because a text may take six
@@ -268,7 +268,7 @@ class ModelService:
             self._add(-1, client)
         del content  # whose memory is held for the images from now on
         images = split_request(request, inference.payloads)
-        if len(images) > 1 and self._of_client[client] + len(images) > most_of_client:
+        if len(images) > 1 and self._of_client[client] + len(images) > max_of_client:
             raise Refused(TOO_MANY)
         answer = self._answer(images, began_s, client)
         replies = await (await_client(answer, file) if is_named else answer)
@@ -284,7 +284,7 @@ class ModelService:
         The door limits its requests. Those with several images get `client-connections` of this
         process too, but at most the client's share of the queue, or half of the queue.
         """
-        most = self._settings.most_requests
+        most = self._settings.max_requests
         given = headers.get(CLIENT_HEADER, "").split()
         if not self._settings.has_door or len(given) != 3:
             return "", most
@@ -322,7 +322,7 @@ class ModelService:
     def _check_queue(self, requests: int = 1) -> None:
         if self._has_ended:
             raise Refused(MODEL_GONE)
-        if self.requests + requests > self._settings.most_requests:
+        if self.requests + requests > self._settings.max_requests:
             raise Refused(BUSY)
 
     def _add(self, requests: int, client: str) -> None:

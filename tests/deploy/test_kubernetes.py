@@ -17,7 +17,7 @@ import yaml
 from offpath.commands.logs import ship
 from offpath.commands.serve import command as serve
 from offpath.serving.front import nginx
-from offpath.serving.front.bodies import LEAST_BODIES
+from offpath.serving.front.bodies import MIN_BODIES
 from offpath.serving.server import server
 from offpath.serving.server.server_settings import read_properties
 from tests.support.monitoring import DEPLOY
@@ -186,7 +186,7 @@ def test_the_bodies_have_the_room_that_the_door_asks_for(chart: helm.Chart) -> N
     (shm,) = [v for v in find_pod(chart, {})["volumes"] if v["name"] == "shm"]
     assert shm["emptyDir"]["medium"] == "Memory"
     largest = int(read_properties(CONFIG)["max_request_size"])
-    assert parse_bytes(shm["emptyDir"]["sizeLimit"]) >= LEAST_BODIES * largest
+    assert parse_bytes(shm["emptyDir"]["sizeLimit"]) >= MIN_BODIES * largest
 
 
 def parse_bytes(quantity: str) -> int:

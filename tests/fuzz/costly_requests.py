@@ -37,8 +37,8 @@ from tests.support.photographs import encode
 
 Maker = Callable[[], bytes]
 # Of an image, and of a request.
-MOST_BYTES, MOST_REQUEST_BYTES = 20 * 2**20, 32 * 2**20
-MOST_MEMORY_BYTES = 8 * 2**30
+MAX_BYTES, MAX_REQUEST_BYTES = 20 * 2**20, 32 * 2**20
+MAX_MEMORY_BYTES = 8 * 2**30
 
 
 class Request(NamedTuple):
@@ -169,12 +169,12 @@ COSTLY: dict[str, dict[str, Maker]] = {
         "palette": partial(png, SIDE, SIDE, 8, PALETTE, 8, False),
         "palette interlaced": partial(png, SIDE, SIDE, 8, PALETTE, 8, True),
         "1 bit interlaced": partial(png, SIDE, SIDE, 1, GREY, 1, True),
-        "chunks": partial(png_of_chunks, MOST_BYTES // 12 - 20),
+        "chunks": partial(png_of_chunks, MAX_BYTES // 12 - 20),
     },
     "GIF": {
         "50 M pixels": lambda: encode(Image.new("P", (SIDE, SIDE)), "GIF"),
         "bytes": lambda: encode(noise(3700).convert("L"), "GIF"),
-        "comments": partial(gif_of_comments, MOST_BYTES // 3 - 10),
+        "comments": partial(gif_of_comments, MAX_BYTES // 3 - 10),
     },
     "WEBP": {
         "lossless": lambda: encode(
@@ -192,7 +192,7 @@ COSTLY: dict[str, dict[str, Maker]] = {
     },
     "BMP": {
         "1 bit": lambda: encode(Image.new("1", (SIDE, SIDE)), "BMP"),
-        "runs": partial(bmp_of_runs, 7000, MOST_BYTES // 2 - 1000),
+        "runs": partial(bmp_of_runs, 7000, MAX_BYTES // 2 - 1000),
     },
     "TIFF": {
         **{
@@ -291,7 +291,7 @@ def measure(work: Callable[[], object]) -> Cost:
 
 
 def _run(work: Callable[[], object]) -> Cost:
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     before, begin_s = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     try:
         work()

@@ -23,7 +23,7 @@ from tests.fuzz.seeds import CHANGES, Change, change
 from tests.support.echo_archive import MODEL_CONFIG
 from tests.support.guarantees import guarantee
 
-MOST_S = 2.0
+MAX_S = 2.0
 CONFIG = "model-config.yaml"
 MODEL = {
     **{"modelName": "m", "modelVersion": "1.0", "handler": "m.py"},
@@ -75,7 +75,7 @@ def check(path: Path, folder: Path) -> None:
         unpack(path, folder / "unpacked", has_own_handler=True)
     except (ExpectedError, ConfigError) as error:
         assert str(error).replace("\n", " ").isprintable()
-    assert time.thread_time() - begin_s < MOST_S
+    assert time.thread_time() - begin_s < MAX_S
     assert {one.name for one in folder.iterdir()} <= {"a.mar", "unpacked"}
 
 

@@ -15,8 +15,8 @@ from offpath.archive.models.near_free import NearFree
 from offpath.handler.classifier import OffpathClassifier
 from offpath.handler.model.batch_runner import TopK
 from offpath.handler.process.sick_worker import (
-    MOST_FAILURES_IN_A_ROW,
-    MOST_OUT_OF_MEMORY_IN_A_ROW,
+    MAX_FAILURES_IN_A_ROW,
+    MAX_OUT_OF_MEMORY_IN_A_ROW,
     ModelHealth,
 )
 from offpath.handler.response import Reply
@@ -208,7 +208,7 @@ def test_a_description_or_a_failed_explanation_counts_neither_way(
         raise MemoryError
 
     monkeypatch.setattr(classifier._explainer, "explain_item", explain)
-    for _ in range(2 * MOST_OUT_OF_MEMORY_IN_A_ROW):
+    for _ in range(2 * MAX_OUT_OF_MEMORY_IN_A_ROW):
         classifier.handle([{"body": JPEG}] * 2, set_requests(context, {"explain": "True"}, {}))
         assert [status(context, idx) for idx in range(2)] == [503, 200]
     assert classifier.health.diagnosis is None
@@ -229,12 +229,12 @@ def test_only_batches_without_any_finite_answer_replace_a_worker(
 
     monkeypatch.setattr(runner, "engine", spoil)
     rows = [{"body": JPEG}] * 2
-    for _ in range(2 * MOST_FAILURES_IN_A_ROW):
+    for _ in range(2 * MAX_FAILURES_IN_A_ROW):
         classifier.handle(rows, set_requests(context, {}, {}))
         assert [status(context, idx) for idx in range(2)] == [503, 200]
     assert classifier.health.failures == 0
     spoiled = 2
-    for _ in range(MOST_FAILURES_IN_A_ROW):
+    for _ in range(MAX_FAILURES_IN_A_ROW):
         assert classifier.health.diagnosis is None
         bodies = classifier.handle(rows, set_requests(context, {}, {}))
     assert [json.loads(body)["type"] for body in bodies] == ["ModelFailed"] * 2

@@ -19,12 +19,12 @@ def is_late(deadlines: Deadlines, headers: dict) -> bool:
     return judged is not row
 
 
-def make(most_ms: int = 0) -> Deadlines:
-    return Deadlines(most_ms, clock=lambda: NOW_S)
+def make(max_ms: int = 0) -> Deadlines:
+    return Deadlines(max_ms, clock=lambda: NOW_S)
 
 
 @pytest.mark.parametrize(
-    ("most_ms", "asked", "late"),
+    ("max_ms", "asked", "late"),
     [
         pytest.param(0, {}, False, id="none"),
         pytest.param(0, {"x-request-timeout-ms": "400"}, True, id="over"),
@@ -43,9 +43,9 @@ def make(most_ms: int = 0) -> Deadlines:
     ],
 )
 def test_a_header_shortens_the_archives_time_and_cannot_extend_it(
-    most_ms: int, asked: dict, late: bool
+    max_ms: int, asked: dict, late: bool
 ) -> None:
-    assert is_late(make(most_ms), {**HALF_A_SECOND_AGO, **asked}) == late
+    assert is_late(make(max_ms), {**HALF_A_SECOND_AGO, **asked}) == late
 
 
 @pytest.mark.parametrize(

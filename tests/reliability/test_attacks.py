@@ -33,17 +33,17 @@ CLIENTS = 24
 WINDOW_S = float(os.environ.get("OFFPATH_ATTACK_WINDOW_S", "4"))
 # Run only the attacks whose names have a match of this pattern.
 CHOSEN = os.environ.get("OFFPATH_ATTACKS", "")
-LEAST_RATE, MOST_P99 = 0.6, 2.0
+MIN_RATE, MAX_P99 = 0.6, 2.0
 # At TorchServe's port Java reads and copies each body first, and megabytes delay the batch beside
 # them for that long (docs/security.md).
-MOST_P99_DIRECT = {
+MAX_P99_DIRECT = {
     "20 MB of fill bytes": 5.0,
     "form of percent signs": 5.0,
     "250 uploads stopped at 4 MB": 5.0,
 }
 # Each worker of Granian has its own queue, so all requests that wait there wait for a costly image;
 # TorchServe delays only those in its batch.
-MOST_P99_QUEUED = {"damaged JPEG": 30.0, "PNG of 50 million pixels": 30.0}
+MAX_P99_QUEUED = {"damaged JPEG": 30.0, "PNG of 50 million pixels": 30.0}
 # Alone and beside an attack take turns so many times, because other work on a shared machine can
 # take a core for seconds. All windows count.
 TURNS = 2
@@ -118,7 +118,7 @@ def test_predictions_keep_their_rate_beside_explanations(tmp_path: Path, product
             beside = Good.of(load_for(url, bodies, CLIENTS, WINDOW_S))
         alone = Good.of(load_for(url, bodies, CLIENTS, WINDOW_S))
     print(f"\nbeside explanations {beside}, alone {alone}")
-    assert beside.rate >= LEAST_RATE * alone.rate and not beside.failed
+    assert beside.rate >= MIN_RATE * alone.rate and not beside.failed
 
 
 def measure(url: str, name: str) -> tuple[Good, Good]:
@@ -132,11 +132,11 @@ def measure(url: str, name: str) -> tuple[Good, Good]:
     return Good.of(alone, TURNS), Good.of(beside, TURNS)
 
 
-def is_held(alone: Good, beside: Good, most_p99: float) -> bool:
+def is_held(alone: Good, beside: Good, max_p99: float) -> bool:
     return (
         not beside.failed
-        and beside.rate >= LEAST_RATE * alone.rate
-        and beside.p99_ms <= most_p99 * alone.p99_ms
+        and beside.rate >= MIN_RATE * alone.rate
+        and beside.p99_ms <= max_p99 * alone.p99_ms
     )
 
 
@@ -145,22 +145,22 @@ def test_good_clients_beside_attacks(
     url: str, product: str, request: pytest.FixtureRequest
 ) -> None:
     door = request.node.callspec.params["url"]
-    exceptions = MOST_P99_QUEUED if product == "granian" else {}
+    exceptions = MAX_P99_QUEUED if product == "granian" else {}
     if door == "direct" and product == "torchserve":
-        exceptions = MOST_P99_DIRECT
+        exceptions = MAX_P99_DIRECT
     load_for(url, load_workload("photos-55k").read(), CLIENTS, 10)  # Java's compiler
     broken = []
     print(f"\n{product}")
     print("| port | attack | alone /s, p99 ms | beside it /s, p99 ms | failed |")
     print("|---|---|---|---|---|")
     for name in (name for name in ATTACKS if re.search(CHOSEN, name)):
-        most_p99 = exceptions.get(name, MOST_P99)
+        max_p99 = exceptions.get(name, MAX_P99)
         alone, beside = measure(url, name)
         print(
             f"| {door} | {name} | {alone.rate:.0f}, {alone.p99_ms:.0f} "
             f"| {beside.rate:.0f}, {beside.p99_ms:.0f} | {beside.failed} |"
         )
-        if not is_held(alone, beside, most_p99):
+        if not is_held(alone, beside, max_p99):
             broken.append(name)
     assert not broken
 
@@ -192,7 +192,7 @@ def test_clients_who_send_and_leave(small_door: FrontProcess) -> None:
     after = Good.of(load_for(url, bodies, 8, WINDOW_S))
     print(f"8 clients alone {alone}\nwhile 200 leave {during}\nafter that {after}")
     assert not during.failed and not after.failed
-    assert after.rate >= LEAST_RATE * alone.rate
+    assert after.rate >= MIN_RATE * alone.rate
 
 
 def post_each_on_a_new_connection(url: str, body: bytes, clients: int) -> Good:

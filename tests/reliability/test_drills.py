@@ -29,7 +29,7 @@ from PIL import Image
 
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
-from tests.support.eventually import MOST_S, eventually
+from tests.support.eventually import MAX_S, eventually
 from tests.support.front import Seen, load
 from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
@@ -179,7 +179,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             prometheus.wait_until('up{job="offpath"} == 1')
             yield Served(server, has_door, ready, prometheus, flags)
         process.terminate()
-        assert process.wait(MOST_S) == 0
+        assert process.wait(MAX_S) == 0
     finally:
         process.kill()
         process.wait()
@@ -249,17 +249,17 @@ def test_a_canary_that_only_fails_gets_nothing(served: Served) -> None:
 
 @guarantee("A broken model on one worker")
 @pytest.mark.parametrize(
-    ("sickness", "most_batches"),
+    ("sickness", "max_batches"),
     [pytest.param("nan", 5, id="nan"), pytest.param("out of memory", 10, id="out-of-memory")],
 )
 def test_a_worker_that_only_fails_is_replaced(
-    served: Served, sickness: str, most_batches: int
+    served: Served, sickness: str, max_batches: int
 ) -> None:
     workers, flag = served.workers(), served.flags["sick 1.0"]
     with drill(served, f"one of two workers: {sickness}, for ever") as row:
         flag.order(SICKNESSES[sickness], FOR_EVER)
         eventually(lambda: workers - served.workers())
     # One batch may reach the worker while it ends; TorchServe answers that one with 500.
-    assert 0 < row["sick"]["503"] <= (most_batches + 1) * BATCH
+    assert 0 < row["sick"]["503"] <= (max_batches + 1) * BATCH
     assert row["sick"].get("500", 0) <= BATCH and "OffpathModelDown" not in row["alerts"]
     assert not row["ping"]  # the ends of the canary's workers, just before, do not count

@@ -32,7 +32,7 @@ from tests.support.door_rounds import (
     kill_server,
     kill_worker,
 )
-from tests.support.eventually import MOST_S
+from tests.support.eventually import MAX_S
 from tests.support.front import load_for
 from tests.support.granian import FRONTS
 from tests.support.guarantees import guarantee
@@ -97,7 +97,7 @@ def fill_disk(name: str, meanwhile: Strike = lambda bench: None) -> Strike:
         thread = threading.Thread(target=fill)
         thread.start()
         try:
-            assert is_full.wait(MOST_S)
+            assert is_full.wait(MAX_S)
             time.sleep(STAGE_S / 2)
             meanwhile(bench)
             time.sleep(STAGE_S / 2)

@@ -32,10 +32,10 @@ SAMPLE_EVERY_S = 10.0
 # Caches and pools fill during the first minute.
 SETTLED_AFTER_S = 60.0
 # A slope over a shorter time is noise.
-LEAST_SETTLED_S = 180.0
+MIN_SETTLED_S = 180.0
 # Growth over the whole run that is more than noise: one body, thread, descriptor or MB.
-LEAST_GROWTH = 1.0
-MOST_BAD_BYTES = 1_000_000
+MIN_GROWTH = 1.0
+MAX_BAD_BYTES = 1_000_000
 SHOWN_ROWS = 12
 # Unit, and the growth per hour that fails the test; noise and the traces of a reload are below it.
 LIMITS = {
@@ -54,7 +54,7 @@ pytestmark = [pytest.mark.reliability, pytest.mark.timeout(60 * MINUTES + 600)]
 
 def make_bodies() -> list[bytes]:
     """Makes some photographs and each kind of bad and hostile item."""
-    bad = [body for body, *_ in rejected().values() if len(body) < MOST_BAD_BYTES]
+    bad = [body for body, *_ in rejected().values() if len(body) < MAX_BAD_BYTES]
     hostile = [
         costly.progressive_jpeg(1000, more_scans=2000),
         costly.tiff_around(costly.progressive_jpeg(1000, more_scans=2000), 1000),
@@ -117,12 +117,12 @@ class Samples:
             cells = " | ".join(f"{row[name]:,.1f}" for name in names)
             print(f"| {at_s / 60:.1f} | {cells} |")
         settled_s = rows[-1][0] - rows[0][0] if rows else 0.0
-        if settled_s < LEAST_SETTLED_S:
+        if settled_s < MIN_SETTLED_S:
             print("too short for slopes")
             return []
         hours = np.array([at_s for at_s, _ in rows]) / 3600
         slopes = {n: np.polyfit(hours, [row[n] for _, row in rows], 1)[0] for n in names}
-        least = 3600 * LEAST_GROWTH / settled_s
+        least = 3600 * MIN_GROWTH / settled_s
         growing = [n for n in names if slopes[n] > max(LIMITS[n], least)]
         cells = " | ".join(
             f"{slope:+,.1f}/h, {'growing' if name in growing else 'flat'}"

@@ -16,7 +16,7 @@ from offpath.handler.request.payload import read_payload
 from tests.fuzz.costly_requests import (
     COSTLY,
     COSTLY_ENVELOPES,
-    MOST_REQUEST_BYTES,
+    MAX_REQUEST_BYTES,
     WAYS_IN,
     Request,
     measure,
@@ -24,9 +24,9 @@ from tests.fuzz.costly_requests import (
 from tests.support.guarantees import guarantee
 
 CONFIG = HandlerConfig(exif_orientation=True)
-MOST_S = 2.0
+MAX_S = 2.0
 # docs/security.md: memory to plan per decode thread.
-MOST_MB = 1000
+MAX_MB = 1000
 # For each format, what costs most as it is: those are also sent in every envelope.
 COSTLIEST = {
     "JPEG": "progressive",
@@ -71,7 +71,7 @@ def test_no_request_takes_more_than_two_seconds(
 @pytest.mark.parametrize("kind, name", COSTLIEST.items(), ids=str)
 def test_no_way_in_takes_more_than_two_seconds(kind: str, name: str, way: str) -> None:
     request = WAYS_IN[way](COSTLY[kind][name]())
-    if len(request.body) > MOST_REQUEST_BYTES:
+    if len(request.body) > MAX_REQUEST_BYTES:
         pytest.skip("the server refuses this length")
     check(kind, f"{name}, {way}", request)
 
@@ -89,8 +89,8 @@ def check(kind: str, name: str, request: Request) -> None:
     COSTS.append(cost.cpu_s)
     # A row of the table in docs/results.md.
     print(f"\n| {kind} | {name} | {size:,} | {cost.cpu_s:.2f} | {cost.memory_mb} | {cost.answer} |")
-    assert cost.cpu_s <= MOST_S and "BUG" not in cost.answer
-    assert cost.answer != "the process ended" and cost.memory_mb <= MOST_MB
+    assert cost.cpu_s <= MAX_S and "BUG" not in cost.answer
+    assert cost.answer != "the process ended" and cost.memory_mb <= MAX_MB
 
 
 def decode(request: Request) -> None:

@@ -14,7 +14,7 @@ from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import make_server
-from tests.support.eventually import MOST_S
+from tests.support.eventually import MAX_S
 from tests.support.images import jpeg
 
 pytestmark = pytest.mark.server
@@ -70,6 +70,6 @@ def test_a_worker_imports_the_archives_modules_wherever_the_server_was_started(
     )
     with make_server(settings) as server:
         url = f"{server.inference_url}/predictions/asked"
-        reply = httpx.post(url, content=jpeg(), timeout=MOST_S).json()
+        reply = httpx.post(url, content=jpeg(), timeout=MAX_S).json()
     assert not {"", ".", str(working)} & set(reply["path"])
     assert reply["files"] == [f"{reply['folder']}/{name}.py" for name in NAMES]

@@ -13,7 +13,7 @@ from select import select
 import httpx
 import pytest
 
-from tests.support.eventually import MOST_S, eventually
+from tests.support.eventually import MAX_S, eventually
 from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
 
@@ -57,7 +57,7 @@ def test_a_server_starts_again_without_its_files(
         try:
             before = json.loads(process.stdout.readline())
             remove(Path(before["management"].removeprefix("unix:")).parent)
-            assert select([process.stdout], [], [], 2 * MOST_S)[0], "it did not start again"
+            assert select([process.stdout], [], [], 2 * MAX_S)[0], "it did not start again"
             after = json.loads(process.stdout.readline())
             reply = httpx.post(f"{after['inference']}/predictions/near-free", content=jpeg())
             assert reply.status_code == 200

@@ -16,7 +16,7 @@ import torch
 
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
-from offpath.serving.front.one_host import MOST_SICK
+from offpath.serving.front.one_host import MAX_SICK
 from offpath.serving.log_tools.reading import compare, open_store_at, read_records
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.torchserve.server import TorchServe
@@ -192,7 +192,7 @@ def test_a_door_whose_workers_are_sick_again_and_again_is_unhealthy(tmp_path: Pa
     store, flag, _ = build_failing(tmp_path)
     spool = {"OFFPATH_SPOOL_DIR": str(tmp_path / "spool")}
     with front(store, tmp_path / "logs", "failing", **spool) as door:
-        for number in range(1, MOST_SICK + 1):
+        for number in range(1, MAX_SICK + 1):
             assert door.is_healthy()
             workers = set(door.python_workers())
             flag.order(f"raise {CUDA_ERROR}", FOR_EVER)
@@ -201,7 +201,7 @@ def test_a_door_whose_workers_are_sick_again_and_again_is_unhealthy(tmp_path: Pa
             eventually(lambda: door.errors().count(LINE) == number)
             eventually(lambda: len(set(door.python_workers()) - workers) == 1)
             eventually(lambda: len(door.python_workers()) == WORKERS)
-            if number < MOST_SICK:
+            if number < MAX_SICK:
                 eventually(door.is_healthy)
         eventually(lambda: not door.is_healthy())
-        assert f"{MOST_SICK} workers ended with a broken model" in door.errors()
+        assert f"{MAX_SICK} workers ended with a broken model" in door.errors()

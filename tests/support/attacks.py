@@ -25,16 +25,16 @@ from urllib.parse import urlsplit
 from offpath.profiling.load.workload import load_workload
 from tests.fuzz.costly_requests import (
     COSTLY,
-    MOST_BYTES,
+    MAX_BYTES,
     PALETTE,
     png,
 )
 from tests.support.costly import make_tiff, progressive_jpeg
-from tests.support.eventually import MOST_S
+from tests.support.eventually import MAX_S
 
 ADDRESS = ("127.0.0.2", 0)
 TIMEOUT_S = 60.0
-MOST_SENDING_S = 20.0
+MAX_SENDING_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ ATTACKS = {
     "junk": Attack(lambda: b"\x00junk" * 4000),
     "JPEG of 16,000 scans": Attack(lambda: progressive_jpeg(1000, 16_000)),
     "20 MB of fill bytes": Attack(
-        lambda: b"\xff\xd8" + b"\xff" * (MOST_BYTES - 2), connections=1, pause_s=0.5
+        lambda: b"\xff\xd8" + b"\xff" * (MAX_BYTES - 2), connections=1, pause_s=0.5
     ),
     "bodies over the limit": Attack(lambda: bytes(34 * 2**20), connections=1, pause_s=0.5),
     "explanations": Attack(lambda: progressive_jpeg(300), path="/explanations/{}"),
@@ -110,7 +110,7 @@ def attack(url: str, name: str) -> None:
         thread.start()
     if chosen.sent_share < 1:
         # A body still in transit does not occupy the server yet: wait until it has arrived.
-        deadline = time.monotonic() + MOST_SENDING_S
+        deadline = time.monotonic() + MAX_SENDING_S
         for _ in range(chosen.connections):
             sent.acquire(timeout=max(0.0, deadline - time.monotonic()))
     print("begun", flush=True)
@@ -228,7 +228,7 @@ def slow_upload(url: str, body: bytes) -> Iterator[Future[int]]:
 
     with ThreadPoolExecutor(1) as pool:
         upload = pool.submit(send)
-        assert has_begun.wait(MOST_S)
+        assert has_begun.wait(MAX_S)
         try:
             yield upload
         finally:

@@ -11,11 +11,11 @@ from typing import TypeVar
 T = TypeVar("T")
 # What a state may take on a machine that is many times slower than a quiet one. tests/mutations.py
 # waits in vain on purpose, and so for less.
-MOST_S = float(os.environ.get("OFFPATH_TEST_WAIT_S", "120"))
+MAX_S = float(os.environ.get("OFFPATH_TEST_WAIT_S", "120"))
 LOOK_S = 0.05
 
 
-def eventually(look: Callable[[], T], timeout_s: float = MOST_S) -> T:
+def eventually(look: Callable[[], T], timeout_s: float = MAX_S) -> T:
     """Calls `look` until it returns something true, and returns that.
 
     Raises:

@@ -36,7 +36,7 @@ from offpath.serving.log_tools.spool import ship_spool
 from offpath.serving.process.ports import resolve_ports
 from offpath.serving.process.processes import find_workers, is_running
 from tests.support.answering_server import Answers, answering_server
-from tests.support.eventually import MOST_S, eventually
+from tests.support.eventually import MAX_S, eventually
 
 
 class FrontProcess:
@@ -108,7 +108,7 @@ class FrontProcess:
     def reload(self, *options: str) -> subprocess.CompletedProcess[str]:
         """Runs `offpath reload`."""
         process = self.begin_reload(*options)
-        output, errors = process.communicate(timeout=2 * MOST_S)
+        output, errors = process.communicate(timeout=2 * MAX_S)
         return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
     def begin_reload(self, *options: str) -> subprocess.Popen[str]:
@@ -128,7 +128,7 @@ class FrontProcess:
             return False
         return ping.status_code == 200
 
-    def terminate(self, timeout_s: float = MOST_S) -> int:
+    def terminate(self, timeout_s: float = MAX_S) -> int:
         """Sends SIGTERM, waits for the end and returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout_s)
@@ -317,7 +317,7 @@ def load(
     clients: int = 8,
     pause_s: float = 0.0,
     ledger: list[str] | None = None,
-    timeout_s: float = MOST_S,
+    timeout_s: float = MAX_S,
 ) -> Iterator[Seen]:
     """Runs clients that send one request after the other, each on its own connection.
 
@@ -422,7 +422,7 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     """Reads the log's records, once no process writes there any more."""
 
     def is_shipped() -> bool:
-        report = ship_spool(folder / "spool", timeout_s=MOST_S)
+        report = ship_spool(folder / "spool", timeout_s=MAX_S)
         return not report.living_segments and not report.left_segments
 
     eventually(is_shipped)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import httpx
 
-from tests.support.eventually import MOST_S, eventually
+from tests.support.eventually import MAX_S, eventually
 from tests.support.images import jpeg
 
 PATH = "/predictions/near-free"
@@ -81,7 +81,7 @@ class Form:
         headers = {**self.headers, **headers}
         content = self.wrap(image)
         target = url + self.path
-        return httpx.post(target, content=content, headers=headers, trust_env=False, timeout=MOST_S)
+        return httpx.post(target, content=content, headers=headers, trust_env=False, timeout=MAX_S)
 
 
 def wrap_v1(image: bytes) -> bytes:
@@ -111,7 +111,7 @@ FORMS = {
 def connect(door: Target) -> socket.socket:
     url = httpx.URL(door.url)
     connection = socket.create_connection((url.host, url.port))
-    connection.settimeout(MOST_S)
+    connection.settimeout(MAX_S)
     return connection
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from tests.support.images import accepted, rejected
 
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 MEDIA_TYPES = ("application/octet-stream", "application/x-npy", "image/*")
 
 good = list(accepted().values())
-bad = [body for body, *_ in rejected().values() if len(body) < MOST_BYTES]
+bad = [body for body, *_ in rejected().values() if len(body) < MAX_BYTES]
 bodies = st.sampled_from([*good, *bad]) | st.binary(max_size=2000)
 for name in MEDIA_TYPES:
     schemathesis.openapi.media_type(name, bodies)

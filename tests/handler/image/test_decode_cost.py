@@ -29,7 +29,7 @@ from tests.support.eventually import eventually
 from tests.support.guarantees import guarantee
 from tests.support.photographs import encode, with_bits
 
-MOST_BYTES = HandlerConfig().max_payload_bytes
+MAX_BYTES = HandlerConfig().max_payload_bytes
 OPTIONS = DecodeOptions(min_size=384)
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 255, (600, 800, 3), dtype=np.uint8))
 
@@ -40,9 +40,9 @@ NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 255, (600, 800, 3),
     [
         pytest.param(lambda: progressive_jpeg(1000, 16_000), id="scans"),
         pytest.param(lambda: progressive_jpeg(5000, 50), id="scans-of-many-pixels"),
-        pytest.param(lambda: b"\xff\xd8" + b"\xff" * (MOST_BYTES - 2), id="fill-bytes"),
+        pytest.param(lambda: b"\xff\xd8" + b"\xff" * (MAX_BYTES - 2), id="fill-bytes"),
         pytest.param(
-            lambda: b"\xff\xd8\xff" + b"\xdb\x00\x02\xff" * (MOST_BYTES // 4 - 1),
+            lambda: b"\xff\xd8\xff" + b"\xdb\x00\x02\xff" * (MAX_BYTES // 4 - 1),
             id="segments",
         ),
         pytest.param(lambda: jpeg_of_exif(5, 2_000_000), id="exif-of-megabytes"),
@@ -58,7 +58,7 @@ NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 255, (600, 800, 3),
 )
 def test_cost_visible_in_markers_is_refused_at_once(make: Callable[[], bytes]) -> None:
     body = bytearray(make())
-    assert len(body) <= MOST_BYTES
+    assert len(body) <= MAX_BYTES
     begin_s = time.thread_time()
     with pytest.raises(ImageTooCostly):
         decode_image(body, OPTIONS)
@@ -74,9 +74,9 @@ def test_cost_visible_in_markers_is_refused_at_once(make: Callable[[], bytes]) -
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(lambda: png_of_chunks(MOST_BYTES // 12 - 20), id="png-chunks"),
-        pytest.param(lambda: bmp_of_runs(7000, MOST_BYTES // 2 - 1000), id="bmp-runs"),
-        pytest.param(lambda: gif_of_comments(MOST_BYTES // 3 - 10), id="gif-comments"),
+        pytest.param(lambda: png_of_chunks(MAX_BYTES // 12 - 20), id="png-chunks"),
+        pytest.param(lambda: bmp_of_runs(7000, MAX_BYTES // 2 - 1000), id="bmp-runs"),
+        pytest.param(lambda: gif_of_comments(MAX_BYTES // 3 - 10), id="gif-comments"),
     ],
 )
 def test_cost_without_markers_ends_with_the_budget(
@@ -86,7 +86,7 @@ def test_cost_without_markers_ends_with_the_budget(
     looks = itertools.count()
     monkeypatch.setattr(time, "thread_time", lambda: next(looks) * BUDGET_S / 100)
     body = make()
-    assert len(body) <= MOST_BYTES
+    assert len(body) <= MAX_BYTES
     with pytest.raises(ImageTooCostly, match="takes too long"):
         decode_image(body, OPTIONS)
     assert next(looks) <= 105

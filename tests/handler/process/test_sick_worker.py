@@ -11,14 +11,14 @@ from offpath.handler.errors import ModelFailed, ModelOutOfMemory
 from offpath.handler.process import sick_worker
 from offpath.handler.process.sick_worker import (
     EXIT_STATUS,
-    MOST_FAILURES_IN_A_ROW,
-    MOST_OUT_OF_MEMORY_IN_A_ROW,
+    MAX_FAILURES_IN_A_ROW,
+    MAX_OUT_OF_MEMORY_IN_A_ROW,
     ModelHealth,
     end_after_reply,
     is_out_of_memory,
     is_sticky,
 )
-from tests.support.eventually import MOST_S
+from tests.support.eventually import MAX_S
 from tests.support.guarantees import guarantee
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be"
@@ -85,13 +85,13 @@ def test_a_sticky_error_ends_the_worker_at_once(error: Exception) -> None:
 @guarantee(
     "Out of memory in the model",
     "handler/process/sick_worker.py",
-    "if self.out_of_memory >= MOST_OUT_OF_MEMORY_IN_A_ROW:",
+    "if self.out_of_memory >= MAX_OUT_OF_MEMORY_IN_A_ROW:",
     "if self.out_of_memory >= 1:",
 )
 @pytest.mark.parametrize("error", MEMORY)
 def test_out_of_memory_ends_the_worker_after_ten_batches_in_a_row(error: Exception) -> None:
     health = ModelHealth()
-    for _ in range(MOST_OUT_OF_MEMORY_IN_A_ROW - 1):
+    for _ in range(MAX_OUT_OF_MEMORY_IN_A_ROW - 1):
         assert isinstance(health.fail_batch(error), ModelOutOfMemory)
     assert is_out_of_memory(error) and not is_sticky(error)
     assert (health.failures, health.diagnosis) == (0, None)
@@ -104,7 +104,7 @@ def test_out_of_memory_ends_the_worker_after_ten_batches_in_a_row(error: Excepti
 @pytest.mark.parametrize("error", OTHER)
 def test_any_other_error_ends_the_worker_after_some_in_a_row(error: Exception) -> None:
     health = ModelHealth()
-    for _ in range(MOST_FAILURES_IN_A_ROW - 1):
+    for _ in range(MAX_FAILURES_IN_A_ROW - 1):
         assert isinstance(health.fail_batch(error), ModelFailed)
     health.fail_batch(MemoryError())
     assert health.diagnosis is None
@@ -114,9 +114,9 @@ def test_any_other_error_ends_the_worker_after_some_in_a_row(error: Exception) -
 
 def test_a_failure_before_the_model_counts_only_if_it_is_sticky() -> None:
     health = ModelHealth()
-    for _ in range(2 * MOST_FAILURES_IN_A_ROW):
+    for _ in range(2 * MAX_FAILURES_IN_A_ROW):
         health.fail_batch(ValueError("a decoder's bug"), is_model=False)
-    for _ in range(2 * MOST_OUT_OF_MEMORY_IN_A_ROW):
+    for _ in range(2 * MAX_OUT_OF_MEMORY_IN_A_ROW):
         health.fail_batch(MemoryError("50 megapixels"), is_model=False)
     assert (health.failures, health.diagnosis) == (0, None)
     health.fail_batch(torch.AcceleratorError(ILLEGAL), is_model=False)
@@ -160,4 +160,4 @@ def test_the_process_ends_after_its_reply(
             with pytest.raises(queue.Empty):  # it would have ended by then
                 statuses.get(timeout=0.1)
             server.send(b"I")
-        assert statuses.get(timeout=MOST_S) == EXIT_STATUS
+        assert statuses.get(timeout=MAX_S) == EXIT_STATUS

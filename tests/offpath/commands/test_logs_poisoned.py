@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.prediction_log.packing import compress
-from offpath.handler.prediction_log.segment import MOST_OBJECT_BYTES
-from offpath.serving.log_tools.reading import MOST_DAMAGED_LINES
+from offpath.handler.prediction_log.segment import MAX_OBJECT_BYTES
+from offpath.serving.log_tools.reading import MAX_DAMAGED_LINES
 from tests.offpath.conftest import Run
 from tests.support.guarantees import guarantee
 from tests.support.pages import list_requests, read_page
@@ -20,7 +20,7 @@ from tests.support.s3_servers import run_moto
 
 RECORD = b'{"event_id":"x","inference_time":"2026-11-21T03:51:42Z"}'
 LONG_LINE = bytes(32 << 20)
-MANY_LINES = (RECORD.ljust(1 << 20) + b"\n") * (MOST_OBJECT_BYTES // (1 << 20) + 1)
+MANY_LINES = (RECORD.ljust(1 << 20) + b"\n") * (MAX_OBJECT_BYTES // (1 << 20) + 1)
 NO_RECORDS = b"{}\n" * (1 << 17)
 
 
@@ -60,7 +60,7 @@ def test_surrogates_and_scripts_are_texts_in_every_command(run: Run, tmp_path: P
     [
         pytest.param(LONG_LINE, "a line has more than", id="long"),
         pytest.param(MANY_LINES, "more than 134217728 bytes", id="many"),
-        pytest.param(NO_RECORDS, f"{MOST_DAMAGED_LINES} of its", id="no-records"),
+        pytest.param(NO_RECORDS, f"{MAX_DAMAGED_LINES} of its", id="no-records"),
     ],
 )
 def test_bomb_is_named_and_the_rest_is_read(
@@ -76,7 +76,7 @@ def test_bomb_is_named_and_the_rest_is_read(
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    listed = f"{MOST_DAMAGED_LINES + 1} objects" if content is NO_RECORDS else bomb.name
+    listed = f"{MAX_DAMAGED_LINES + 1} objects" if content is NO_RECORDS else bomb.name
     assert done.code == 1 and listed in done.err and '"event_id":"a"' in done.out
     assert peak_bytes < (16 << 20) + bomb.stat().st_size
     assert why in done.err or content is NO_RECORDS
@@ -106,14 +106,14 @@ def test_segment_that_is_too_large_is_set_aside_and_the_rest_is_shipped(
     (segment,) = tmp_path.glob("spool/*/*/*.spool")
     huge = segment.with_name(segment.name.replace("-0000", "-0009"))
     huge.touch()
-    os.truncate(huge, MOST_OBJECT_BYTES + 1)
+    os.truncate(huge, MAX_OBJECT_BYTES + 1)
 
     done = logs("ship", "--spool", tmp_path / "spool", "--json")
 
     assert done.code == 0, done.err
     assert json.loads(done.out)["shipped_records"] == 1
     (aside,) = tmp_path.glob("spool/*/*.aside")
-    assert aside.stat().st_size > MOST_OBJECT_BYTES
+    assert aside.stat().st_size > MAX_OBJECT_BYTES
 
 
 @pytest.mark.parametrize(

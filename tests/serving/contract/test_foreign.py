@@ -21,7 +21,7 @@ from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import make_server
 from tests.serving.contract.foreign_archives import ECHO, FAULTS
 from tests.support.echo_archive import write_archive
-from tests.support.eventually import MOST_S, eventually
+from tests.support.eventually import MAX_S, eventually
 from tests.support.front import FrontProcess
 from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
@@ -142,7 +142,7 @@ def test_replies_are_those_of_torchserve(
 def ask_together(paths: Sequence[str], **arguments: Any) -> list[tuple[str, Any]]:
     """Sends requests at once, so that they share batches; returns the replies, by path."""
     with ThreadPoolExecutor(len(paths)) as pool:
-        replies = pool.map(lambda path: httpx.post(path, timeout=MOST_S, **arguments), paths)
+        replies = pool.map(lambda path: httpx.post(path, timeout=MAX_S, **arguments), paths)
     return [(path.split("/")[-2], reply.json()) for path, reply in zip(paths, replies)]
 
 
@@ -240,7 +240,7 @@ def test_metrics_of_the_handler_are_published(torchserve: Server, direct: Server
 def set_reply(url: str, **told: Any) -> httpx.Response:
     # httpx would write no lone surrogates.
     body = json.dumps(told)
-    return httpx.post(f"{url}/predictions/echo", content=body, headers=SET, timeout=MOST_S)
+    return httpx.post(f"{url}/predictions/echo", content=body, headers=SET, timeout=MAX_S)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ from offpath.serving.session import make_server
 from tests.support import export_host
 from tests.support.bucket import read_out, read_spool
 from tests.support.echo_archive import make_settings
-from tests.support.eventually import MOST_S, eventually
+from tests.support.eventually import MAX_S, eventually
 from tests.support.front import log_variables
 from tests.support.guarantees import guarantee
 from tests.support.obedient_model import BATCH, BREAK, FOR_EVER, HANG, Flag, build_obedient
@@ -60,7 +60,7 @@ PATH = "/predictions/near-free"
 JPEG = encode(PHOTOGRAPHS[0].rgb, "JPEG", quality=90)
 TEXT = base64.b64encode(JPEG).decode()
 FORM = {"content-type": "application/x-www-form-urlencoded"}
-MOST_IMAGE = HandlerConfig().max_payload_bytes
+MAX_IMAGE = HandlerConfig().max_payload_bytes
 TRITON = "triton"
 HOSTS = ("ray", TRITON)
 DOORS = ("torchserve_door", "granian_door")
@@ -117,12 +117,12 @@ def adapter(
             modules = Path(said["service"]), Path(said["handler"])
             assert all(module.is_relative_to(folder) for module in modules)
             assert "archive" in modules[1].parts
-            with httpx.Client(base_url=said["url"], timeout=MOST_S) as client:
+            with httpx.Client(base_url=said["url"], timeout=MAX_S) as client:
                 yield kind, client
         return
     running = request.getfixturevalue("server" if kind == "torchserve" else kind)
     url = running.inference_url if kind == "torchserve" else running.url
-    with httpx.Client(base_url=url, timeout=MOST_S) as client:
+    with httpx.Client(base_url=url, timeout=MAX_S) as client:
         yield kind, client
 
 
@@ -174,7 +174,7 @@ def is_status(reply: httpx.Response, adapter: tuple[str, httpx.Client], status: 
         pytest.param("POST", PATH, b"", 400, id="empty"),
         pytest.param("POST", PATH, b"no image", 415, id="no-image"),
         pytest.param("POST", PATH, JPEG[:999], 422, id="cut-off"),
-        pytest.param("POST", PATH, bytes(MOST_IMAGE + 1), 413, id="too-large"),
+        pytest.param("POST", PATH, bytes(MAX_IMAGE + 1), 413, id="too-large"),
         pytest.param("GET", PATH, b"", 405, id="get"),
         pytest.param("POST", "/predictions/other", JPEG, 404, id="no-model"),
     ],
@@ -237,7 +237,7 @@ def test_every_way_of_sending_has_the_same_answer(
 
 
 def test_an_image_of_the_largest_size_may_come_as_base64(adapter, send) -> None:
-    text = base64.b64encode(bytes(MOST_IMAGE)).decode()
+    text = base64.b64encode(bytes(MAX_IMAGE)).decode()
     reply = send("POST", PATH, json={"data": text})
     # The handler has seen it, and zeros are no image.
     assert reply.json()["type"] == "UnsupportedFormat"
@@ -282,7 +282,7 @@ def test_bodies_that_no_image_needs_are_refused(adapter, send) -> None:
 def test_the_configuration_takes_what_an_export_takes() -> None:
     settings = ServerSettings(Path(), (), config=ROOT / "config.properties")
     most = int(read_config(settings)["max_request_size"])
-    assert most >= largest_body_bytes(MOST_IMAGE)
+    assert most >= largest_body_bytes(MAX_IMAGE)
 
 
 def test_explanations(adapter, send) -> None:
@@ -404,7 +404,7 @@ class Tricky:
     url: str
     flag: Flag
 
-    def post(self, timeout_s: float = MOST_S) -> httpx.Response:
+    def post(self, timeout_s: float = MAX_S) -> httpx.Response:
         return httpx.post(f"{self.url}/predictions/tricky", content=JPEG, timeout=timeout_s)
 
     def is_noticed(self, why: str) -> bool:
@@ -450,7 +450,7 @@ def test_a_host_knows_of_a_model_that_hangs(host: Tricky) -> None:
 @guarantee(
     "More requests than the queue holds",
     "serving/service/model_service.py",
-    "if self.requests + requests > self._settings.most_requests:",
+    "if self.requests + requests > self._settings.max_requests:",
     "if False:",
 )
 @pytest.mark.parametrize("kind", ["granian", pytest.param("torchserve", marks=pytest.mark.slow)])

@@ -23,7 +23,7 @@ from tests.support.eventually import eventually
 from tests.support.guarantees import guarantee
 
 CONNECTIONS, FRAMES = 20, 2000
-MOST_GROWTH_BYTES = 30 << 20
+MAX_GROWTH_BYTES = 30 << 20
 HEADERS, RST_STREAM, SETTINGS, CONTINUATION = 1, 3, 4, 9
 END_STREAM, END_HEADERS = 1, 4
 # GET https://a/ping, in HPACK (RFC 7541, appendix A).
@@ -114,7 +114,7 @@ def test_a_flood_of_http_2_frames_takes_no_memory_and_no_answer(door, flood) -> 
                 for sent in flood():
                     connection.sendall(sent)
             assert is_served(settings)
-        assert read_memory(nginx) - before < MOST_GROWTH_BYTES
+        assert read_memory(nginx) - before < MAX_GROWTH_BYTES
 
 
 @guarantee("Floods of HTTP/2 and of idle connections")

@@ -72,7 +72,7 @@ def test_copies_to_a_shadow_are_no_replies(tmp_path: Path) -> None:
 def test_the_door_counts_every_reply_although_the_log_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reply_counts, "MOST_BYTES", 100)
+    monkeypatch.setattr(reply_counts, "MAX_BYTES", 100)
     with door_before_answers(tmp_path) as (door, server), httpx.Client(trust_env=False) as client:
 
         def post(body: bytes = b"image") -> int:

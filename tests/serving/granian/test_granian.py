@@ -23,13 +23,13 @@ from offpath.cli import run
 from offpath.errors import WrongOption
 from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.check.running import check_server
-from offpath.serving.granian.slots import MOST_WORKERS, plan_models
+from offpath.serving.granian.slots import MAX_WORKERS, plan_models
 from offpath.serving.granian.worker import choose_gpu
 from offpath.serving.server.management import open_http
 from offpath.serving.server.served_model import ServedModel
 from tests.support.attacks import slow_upload
 from tests.support.door_rounds import check_no_reload, kill, processes
-from tests.support.eventually import MOST_S, eventually
+from tests.support.eventually import MAX_S, eventually
 from tests.support.front import (
     check_hostile_user_ids,
     is_alive,
@@ -151,9 +151,9 @@ def test_only_what_was_in_the_dying_batch_gets_500(door: GranianProcess, flag: F
     url = f"{door.url}/predictions/tricky/2.0"  # which has one worker
     flag.hold()
     with ThreadPoolExecutor(CLIENTS) as pool:
-        first = pool.submit(httpx.post, url, content=jpeg(), timeout=MOST_S)
+        first = pool.submit(httpx.post, url, content=jpeg(), timeout=MAX_S)
         killed = flag.find_holder()
-        others = [pool.submit(httpx.post, url, content=jpeg(), timeout=MOST_S) for _ in range(4)]
+        others = [pool.submit(httpx.post, url, content=jpeg(), timeout=MAX_S) for _ in range(4)]
         eventually(lambda: len(list(door.bodies.iterdir())) == 5)
         os.kill(killed, signal.SIGSEGV)
         inside, waiting = first.result(), [one.result() for one in others]
@@ -350,7 +350,7 @@ def test_a_reload_loses_nothing_and_one_that_cannot_load_changes_nothing(
             eventually(lambda: "reloaded; a new Granian serves" in door.errors())
         assert upload.result() == 200
         eventually(lambda: workers.isdisjoint(door.python_workers()))
-        assert failing.wait(MOST_S) == 1
+        assert failing.wait(MAX_S) == 1
         assert re.search(WHY, failing.stderr.read())
         HOSTILE["member-above"](store / broken.name)
         refused = door.reload()
@@ -424,8 +424,8 @@ def test_several_archives_without_a_door_are_refused_before_anything_starts(
 
 
 def test_more_workers_than_one_message_can_describe_are_refused() -> None:
-    archive = MarFile(Path("a.mar"), "a", "1.0", "", {"minWorkers": MOST_WORKERS + 1}, True)
-    with pytest.raises(WrongOption, match=f"at most {MOST_WORKERS}"):
+    archive = MarFile(Path("a.mar"), "a", "1.0", "", {"minWorkers": MAX_WORKERS + 1}, True)
+    with pytest.raises(WrongOption, match=f"at most {MAX_WORKERS}"):
         plan_models([("a", archive)])
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.serving.granian.server import MOST_LOG_BYTES, GranianServer
+from offpath.serving.granian.server import MAX_LOG_BYTES, GranianServer
 from offpath.serving.server.in_force import check_in_force
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import make_server, start_checked
@@ -17,7 +17,7 @@ TIME = "2026-11-21T03:59:26,104"
 @guarantee(
     "Logs that fill the disk or forge lines",
     "serving/granian/server.py",
-    "if not log.exists() or log.stat().st_size <= MOST_LOG_BYTES:",
+    "if not log.exists() or log.stat().st_size <= MAX_LOG_BYTES:",
     "if True:",
 )
 @guarantee("The disk of the logs or `/tmp` is full")
@@ -27,16 +27,16 @@ def test_granians_log_has_a_bound_and_its_writers_go_on(tmp_path: Path) -> None:
     log, old = server.log_path, tmp_path / "logs" / "granian.log.1"
     server.rotate_log()  # before its first line
     with open(log, "ab", buffering=0) as writer:
-        for size in (MOST_LOG_BYTES, MOST_LOG_BYTES + 1):
+        for size in (MAX_LOG_BYTES, MAX_LOG_BYTES + 1):
             writer.truncate(size)
             server.rotate_log()
-            assert old.exists() == (size > MOST_LOG_BYTES)
+            assert old.exists() == (size > MAX_LOG_BYTES)
         writer.write(f"{TIME} [ERROR] supervisor granian - the cause\n".encode())
         assert log.read_bytes().endswith(b"the cause\n") and log.stat().st_size < 100
         assert server.last_words() == ["the cause"]
         old.unlink()
         old.mkdir()  # it cannot be written, as on a full disk
-        writer.truncate(MOST_LOG_BYTES + 1)
+        writer.truncate(MAX_LOG_BYTES + 1)
         server.rotate_log()
         assert log.stat().st_size == 0
     server.stop()

@@ -20,7 +20,7 @@ from offpath.serving.granian.suspects import Note
 from offpath.serving.granian.worker import insist
 from offpath.serving.server.served_model import ServedModel
 from tests.support.clock import Clock
-from tests.support.eventually import MOST_S
+from tests.support.eventually import MAX_S
 from tests.support.guarantees import guarantee
 
 
@@ -121,4 +121,4 @@ def test_a_report_that_had_no_room_is_sent_again() -> None:
                 await asyncio.sleep(0.01)
         await asked
 
-    asyncio.run(asyncio.wait_for(tell(), MOST_S))
+    asyncio.run(asyncio.wait_for(tell(), MAX_S))

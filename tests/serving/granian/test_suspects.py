@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from offpath.serving.granian.suspects import (
-    MOST_IMAGES,
+    MAX_IMAGES,
     REFUSED_S,
     SAMPLE_BYTES,
     SharedNotes,
@@ -105,12 +105,12 @@ def test_an_image_with_the_same_sample_is_not_refused_for_another_ones_deaths(ho
 
 
 def test_the_memory_of_deaths_is_bounded(host: Host) -> None:
-    for number in range(MOST_IMAGES + 1):
+    for number in range(MAX_IMAGES + 1):
         body = str(number).encode()
         for _ in range(2):
             host.die(body)
     known = host.suspects.shared.read()
-    assert len(known) == MOST_IMAGES
+    assert len(known) == MAX_IMAGES
     assert host.ask(b"0", b"x") == [200, 200] and host.ask(body, b"x") == [None, 200]
 
 

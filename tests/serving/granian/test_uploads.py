@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from offpath.handler.error_kinds import BUSY, TOO_SLOW, ErrorKind
-from offpath.serving.granian.uploads import FIRST_S, MOST_S, SLOW_S, BodyMemory
+from offpath.serving.granian.uploads import FIRST_S, MAX_S, SLOW_S, BodyMemory
 from offpath.serving.service.messages import Refused
 from tests.support.clock import Clock
 from tests.support.guarantees import guarantee
@@ -70,8 +70,8 @@ def test_a_flood_of_large_uploads_makes_room_for_a_small_body_at_once() -> None:
 @guarantee(
     "Slow clients, half bodies, crowds",
     "serving/granian/uploads.py",
-    "(MOST_S if body.size else FIRST_S)",
-    "MOST_S",
+    "(MAX_S if body.size else FIRST_S)",
+    "MAX_S",
 )
 def test_uploads_of_which_nothing_arrives_take_no_room_and_end_soon() -> None:
     uploads = *[((), 0.0)] * 200, ((60, 40), 0.0), ((10,), FIRST_S), ((), 0.0)
@@ -101,7 +101,7 @@ def test_a_part_of_a_slow_upload_ends_older_ones_and_no_younger_one() -> None:
 
 
 def test_an_upload_ends_at_the_time_limit() -> None:
-    uploads = (50, MOST_S / 2), (50, MOST_S / 2), (50, 0.0)
+    uploads = (50, MAX_S / 2), (50, MAX_S / 2), (50, 0.0)
     # The third has the room of the first.
     assert run(*uploads) == [TOO_SLOW, None, None]
 

@@ -10,7 +10,7 @@ import pytest
 
 from offpath.serving.process import in_flight
 from offpath.serving.process.in_flight import QUIET_POLLS, count_unanswered, wait_until_answered
-from tests.support.eventually import MOST_S, eventually
+from tests.support.eventually import MAX_S, eventually
 
 # More than a tick of the kernel's clock, within which the order of two events is unknown.
 TICK_S = 0.03
@@ -67,14 +67,14 @@ def test_wait_ends_with_the_last_answer_or_the_time_limit(
         return counts[-1]
 
     monkeypatch.setattr(in_flight, "count_unanswered", count)
-    assert wait_until_answered(port, MOST_S)
+    assert wait_until_answered(port, MAX_S)
     assert counts == QUIET_POLLS * [0]
     connections[0][0].sendall(b"request")
     eventually(lambda: count(port) == 1)
     assert not wait_until_answered(port, 0.2)
     counts.clear()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(wait_until_answered, port, MOST_S)
+        waiting = pool.submit(wait_until_answered, port, MAX_S)
         eventually(lambda: len(counts) > QUIET_POLLS)
         answer(*connections[0])
         assert waiting.result()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
-from tests.support.eventually import MOST_S, eventually
+from tests.support.eventually import MAX_S, eventually
 
 # Notes in a file how it ends, as it may have no terminal any more.
 SERVER = """
@@ -57,4 +57,4 @@ def test_a_signal_that_comes_while_python_drops_exceptions_still_ends_the_server
 
     with pytest.raises(raised), stopping_on_signals():
         Destroyed()
-        time.sleep(MOST_S)
+        time.sleep(MAX_S)

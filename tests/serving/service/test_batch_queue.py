@@ -14,7 +14,7 @@ import pytest
 from offpath.serving.service import batch_queue
 from offpath.serving.service.batch_queue import ALONE, BatchQueue
 from tests.support.clock import Clock
-from tests.support.eventually import MOST_S, eventually
+from tests.support.eventually import MAX_S, eventually
 from tests.support.guarantees import guarantee
 
 HOUR_S = 3600.0
@@ -57,7 +57,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
 def in_event_loop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
     @functools.wraps(test)
     def run(**fixtures: object) -> None:
-        asyncio.run(asyncio.wait_for(test(**fixtures), MOST_S))
+        asyncio.run(asyncio.wait_for(test(**fixtures), MAX_S))
 
     return run
 

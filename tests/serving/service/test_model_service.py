@@ -67,7 +67,7 @@ def make_body(images: int) -> bytes:
 @guarantee(
     "Many images in one request",
     "serving/service/model_service.py",
-    "self._of_client[client] + len(images) > most_of_client",
+    "self._of_client[client] + len(images) > max_of_client",
     "False",
 )
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from offpath.errors import ExpectedError
 from offpath.serving.process.processes import find_family
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.echo_archive import MODEL_CONFIG, MakeMar, make_settings, write_mar
-from tests.support.eventually import MOST_S, eventually
+from tests.support.eventually import MAX_S, eventually
 from tests.support.guarantees import guarantee
 from tests.support.scrape import count_log_lines
 
@@ -79,10 +79,10 @@ def test_grpc_is_closed_unless_it_is_asked_for(
     context.set_ciphers("ALL:@SECLEVEL=0")
     context.set_alpn_protocols(["h2"])
     for port in echo_server.grpc_ports:
-        with socket.create_connection(("127.0.0.1", port), MOST_S) as plain:
+        with socket.create_connection(("127.0.0.1", port), MAX_S) as plain:
             plain.sendall(HTTP2_PREFACE)
             assert plain.recv(100) == b""
-        with socket.create_connection(("127.0.0.1", port), MOST_S) as connection:
+        with socket.create_connection(("127.0.0.1", port), MAX_S) as connection:
             with pytest.raises(ssl.SSLError, match="INTERNAL_ERROR"):
                 context.wrap_socket(connection)
 
