@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from offpath.archive import Say, say_nothing
-from offpath.archive.custom_handler import CustomHandler
+from offpath.archive.custom_handler import HandlerFile
 from offpath.archive.engine_files.engine_folder import (
     build_engine_folder,
     plan_engine,
@@ -86,7 +86,7 @@ class ArchiveSpec:
     labels_source: str
     config: ModelConfig
     extra_files: tuple[Path, ...] = ()
-    handler: CustomHandler | None = None
+    handler: HandlerFile | None = None
     checks_answers: bool = False
     calibrate: Path | None = None
     names_version: bool = False

@@ -16,7 +16,7 @@ from offpath.handler.process.lazy_imports import unused_imports_deferred
 
 
 @dataclass(frozen=True)
-class CustomHandler:
+class HandlerFile:
     """A file with a subclass of OffpathClassifier, and the class's name."""
 
     file: Path
@@ -30,7 +30,7 @@ class CustomHandler:
 
 def load_custom_handler(
     named: str, own: Iterable[object] = (), say: Say = say_nothing
-) -> CustomHandler:
+) -> HandlerFile:
     """Imports the user's handler file as the worker will, and finds its class.
 
     Args:
@@ -66,7 +66,7 @@ def load_custom_handler(
     class_name = class_name or [*found][0]
     for doubt in (*_find_uncalled(found[class_name]), *_find_unread(own, file)):
         say(f"warning: {doubt}")
-    return CustomHandler(file, class_name)
+    return HandlerFile(file, class_name)
 
 
 def _find_uncalled(handler: type) -> Iterator[str]:

@@ -148,7 +148,7 @@ def find_channels(module: torch.nn.Module) -> int | None:
 
 
 @dataclass(frozen=True)
-class Outputs:
+class OutputSummary:
     """A summary of a model's outputs for some photographs.
 
     Attributes:
@@ -212,7 +212,7 @@ def choose_activation(
 
 def summarise_outputs(
     model: torch.nn.Module, config: HandlerConfig, photographs: Pixels
-) -> Outputs:
+) -> OutputSummary:
     """Runs the model in eager fp32 on a few of the photographs, one image at a time.
 
     Raises:
@@ -234,7 +234,7 @@ def summarise_outputs(
             "the model's outputs for photographs are not finite (NaN or infinity); check the"
             " weights, and --set mean and std"
         )
-    return Outputs(
+    return OutputSummary(
         classes=outputs.shape[1],
         low=float(outputs.min()),
         high=float(outputs.max()),
@@ -287,7 +287,7 @@ def check_repeatable(model: torch.nn.Module, config: HandlerConfig, photographs:
             )
 
 
-def _find_doubt(outputs: Outputs, activation: str) -> str | None:
+def _find_doubt(outputs: OutputSummary, activation: str) -> str | None:
     """Explains why the activation probably does not fit the model; None if it fits."""
     if outputs.are_scores and activation != "none":
         return (

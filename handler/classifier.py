@@ -47,7 +47,7 @@ from offpath.handler.process.warmup import warm_up_payloads
 from offpath.handler.process.worker_setup import keep_freed_memory, use_device
 from offpath.handler.request.body_from_front_door import DoorBodies, Row
 from offpath.handler.request.forms import find_lost_field
-from offpath.handler.response import JSON_CONTENT_TYPE, Reply, encode_error, encode_json
+from offpath.handler.response import JSON_CONTENT_TYPE, EncodedReply, encode_error, encode_json
 from offpath.handler.serving_settings import ServingSettings
 from offpath.handler.stages import Stage, StageTimer, format_server_timing
 from offpath.handler.wire_names import EXPLAIN_HEADER, WARM_UP_VARIABLE
@@ -116,7 +116,7 @@ class OffpathClassifier(ImageClassifier):
     def inference(self, data: Batch, *args: Any, **kwargs: Any) -> Batch:
         return self.pipeline.inference(data)
 
-    def postprocess(self, data: Batch) -> list[Reply]:
+    def postprocess(self, data: Batch) -> list[EncodedReply]:
         if self._custom_replies is None:
             return self.pipeline.postprocess(data)
         with data.timer.stage(Stage.POSTPROCESS):
@@ -161,7 +161,7 @@ class OffpathClassifier(ImageClassifier):
     def _finish(
         self,
         batch: Batch,
-        replies: list[Reply],
+        replies: list[EncodedReply],
         data: Sequence[Row],
         context: Context,
     ) -> list[bytes]:
@@ -306,7 +306,7 @@ class OffpathClassifier(ImageClassifier):
     def _send(
         self,
         batch: Batch,
-        replies: list[Reply],
+        replies: list[EncodedReply],
         context: Context,
         server_timing: str | None,
     ) -> list[bytes]:
@@ -344,8 +344,8 @@ class OffpathClassifier(ImageClassifier):
         batch: Batch,
         data: Sequence[Row],
         context: Context,
-        replies: list[Reply],
-    ) -> list[Reply]:
+        replies: list[EncodedReply],
+    ) -> list[EncodedReply]:
         """Returns the replies with descriptions and explanations in place of predictions.
 
         TorchServe queues all three kinds of requests together. A client can send the `describe`

@@ -27,7 +27,7 @@ from offpath.handler.pipeline import Batch, Item
 from offpath.handler.prediction_log import batch_records
 from offpath.handler.prediction_log.delivery_failures import Announcer
 from offpath.handler.response import (
-    Reply,
+    EncodedReply,
     encode_error,
     encode_json,
     encode_prediction,
@@ -42,14 +42,14 @@ MAX_MESSAGE_CHARS = 200
 FAILED = "the custom handler failed on this image; the worker's log says why"
 
 
-class Prediction(NamedTuple):
+class ClassProbability(NamedTuple):
     """The label and the probability of one class."""
 
     label: str
     probability: float
 
 
-class RequestContext(batch_records.RequestContext, Protocol):
+class RequestContext(batch_records.RecordContext, Protocol):
     """The context that the prediction log's records need, plus access to one header."""
 
     def get_request_header(self, idx: int, key: str) -> str | None:
@@ -68,7 +68,7 @@ class Result:
         outputs: the model's raw outputs, float32 [1, classes], on the CPU.
     """
 
-    predictions: list[Prediction]
+    predictions: list[ClassProbability]
     request_id: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     log: dict[str, Any] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class CustomReplies:
         subject = type(handler).postprocess_item.__qualname__
         self._announcer = Announcer(logger, subject)
 
-    def encode(self, batch: Batch, context: RequestContext) -> list[Reply]:
+    def encode(self, batch: Batch, context: RequestContext) -> list[EncodedReply]:
         """Encodes the items as replies, in the rows' order; an item that fails gets its error."""
         replies = []
         for idx, item in enumerate(batch.items):
@@ -104,7 +104,7 @@ class CustomReplies:
                 replies.append(self._answer(item, result))
         return replies
 
-    def _answer(self, item: Item, result: Result) -> Reply:
+    def _answer(self, item: Item, result: Result) -> EncodedReply:
         try:
             reply = encode_json(self._handler.postprocess_item(result))
             if result.log:
@@ -148,7 +148,7 @@ def make_result(item: Item, context: RequestContext, idx: int) -> Result:
         # They include the door's key.
         if not name.lower().startswith(PREFIX)
     }
-    typed = [Prediction(*one) for one in item.predictions]
+    typed = [ClassProbability(*one) for one in item.predictions]
     return Result(typed, context.get_request_id(idx) or "", headers, outputs=item.outputs)
 
 

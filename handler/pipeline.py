@@ -24,7 +24,7 @@ from offpath.handler.input_maker import InputMaker, silence_decoders
 from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.request.body_from_front_door import Row
 from offpath.handler.request.payload import read_payload
-from offpath.handler.response import Reply, encode_error, encode_prediction
+from offpath.handler.response import EncodedReply, encode_error, encode_prediction
 from offpath.handler.stages import Stage, StageTimer
 
 NOT_FINITE = (
@@ -116,7 +116,7 @@ class Pipeline:
         is_missing = self.config.decode == "nvjpeg" and self._device_decoder is None
         return "scaled" if is_missing else self.config.decode
 
-    def classify(self, rows: Sequence[Row | ItemError]) -> list[Reply]:
+    def classify(self, rows: Sequence[Row | ItemError]) -> list[EncodedReply]:
         """Runs all stages in turn, as `handle` does, without TorchServe."""
         return self.postprocess(self.inference(self.preprocess(rows)))
 
@@ -166,7 +166,7 @@ class Pipeline:
                     item.outputs = top_k.outputs[[item.index]]
         return batch
 
-    def postprocess(self, batch: Batch) -> list[Reply]:
+    def postprocess(self, batch: Batch) -> list[EncodedReply]:
         with batch.timer.stage(Stage.POSTPROCESS):
             return [
                 (encode_error(item.error) if item.error else encode_prediction(item.predictions))

@@ -17,7 +17,7 @@ JSON_CONTENT_TYPE = "application/json"
 
 
 @dataclass(frozen=True)
-class Reply:
+class EncodedReply:
     """An encoded reply to one item.
 
     Attributes:
@@ -29,7 +29,7 @@ class Reply:
     body: bytes
 
 
-def encode_prediction(predictions: list[tuple[str, float]]) -> Reply:
+def encode_prediction(predictions: list[tuple[str, float]]) -> EncodedReply:
     """Encodes `{label: score, ...}`, best first, like TorchServe's image_classifier.
 
     The object is empty if no class reaches the threshold.
@@ -37,15 +37,15 @@ def encode_prediction(predictions: list[tuple[str, float]]) -> Reply:
     return encode_json(dict(predictions))
 
 
-def encode_error(error: ItemError) -> Reply:
+def encode_error(error: ItemError) -> EncodedReply:
     """Encodes `{"code", "type", "message"}`, as TorchServe's own errors, and the error's fields."""
     body = {"code": error.status, "type": error.type, "message": error.message, **error.fields}
-    return Reply(error.status, error.phrase, _encode(body))
+    return EncodedReply(error.status, error.phrase, _encode(body))
 
 
-def encode_json(value: object) -> Reply:
+def encode_json(value: object) -> EncodedReply:
     """Encodes any JSON value with status 200: predictions, explanations and descriptions."""
-    return Reply(200, "OK", _encode(value))
+    return EncodedReply(200, "OK", _encode(value))
 
 
 def _encode(value: object) -> bytes:

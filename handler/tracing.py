@@ -40,7 +40,7 @@ except ImportError as error:
     ) from error
 
 from offpath.handler.pipeline import Batch, Item
-from offpath.handler.prediction_log.batch_records import RequestContext
+from offpath.handler.prediction_log.batch_records import RecordContext
 from offpath.handler.process.warmup import is_warm_up
 from offpath.handler.stages import BatchTimings
 
@@ -71,7 +71,7 @@ class Tracer:
         self._propagator = TraceContextTextMapPropagator()
         self._share = share
 
-    def trace(self, batch: Batch, context: RequestContext, warm_up_key: str | None) -> None:
+    def trace(self, batch: Batch, context: RecordContext, warm_up_key: str | None) -> None:
         """Makes the spans of a batch that was answered just now."""
         chosen: list[tuple[int, Context]] = []
         for idx in range(len(batch.items)):

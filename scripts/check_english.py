@@ -3,7 +3,8 @@
 usage: python scripts/check_english.py [FILE ...]     (without files: all that git tracks)
 
 A docstring begins with a verb or a noun phrase, never with a question word or a preposition, and
-words that readers stumbled over have a better one. Exits with 1 when something was found.
+words that readers stumbled over have a better one. A class's name stands for one thing in the whole
+product. Exits with 1 when something was found.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ TEXT_SUFFIXES = {".py", ".md", ".sh", ".yaml", ".yml", ".cfg", ".properties", ".
 # Results quote what was printed then, and this file quotes the words themselves.
 NOT_READ = ("profiling/results/", "tests/fuzz/corpus/", "scripts/check_english.py")
 
+PRODUCT = ("handler/", "archive/", "serving/", "deploy/", "profiling/", "offpath/")
+# Names that a server looks for.
+PRESCRIBED = frozenset({"Classifier", "TritonPythonModel"})
+LIMIT = re.compile(r"_?(MOST|LEAST)_\w+")
+
 
 def find_riddles(source: str) -> Iterator[tuple[int, str]]:
     """Yields line and docstring of each definition whose docstring begins with a question word."""
@@ -54,6 +60,20 @@ def find_riddles(source: str) -> Iterator[tuple[int, str]]:
             docstring = ast.get_docstring(node) or ""
             if RIDDLE.match(docstring):
                 yield getattr(node, "lineno", 1), docstring.splitlines()[0]
+
+
+def find_names(source: str, taken: dict[str, str], file: str) -> Iterator[tuple[int, str]]:
+    """Yields line and advice for classes whose name is taken, and limits that are not MAX or MIN.
+
+    Args:
+        taken: class -> the file that has it; gets those of this file.
+    """
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name) and LIMIT.fullmatch(node.id):
+            yield node.lineno, f"{node.id}: name a limit MAX or MIN"
+        if isinstance(node, ast.ClassDef) and node.name not in PRESCRIBED:
+            if taken.setdefault(node.name, file) != file:
+                yield node.lineno, f"{taken[node.name]} has a class {node.name} too: rename one"
 
 
 def find_words(text: str) -> Iterator[tuple[int, str]]:
@@ -69,7 +89,7 @@ def main(names: list[str]) -> int:
     if not names:
         listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True)
         names = listed.stdout.splitlines()
-    count = 0
+    count, taken = 0, dict[str, str]()
     for name in names:
         path = Path(name)
         if path.suffix not in TEXT_SUFFIXES or path.is_symlink() or name.startswith(NOT_READ):
@@ -81,6 +101,8 @@ def main(names: list[str]) -> int:
                 (line, f"docstring begins like a riddle: {first}")
                 for line, first in find_riddles(text)
             ]
+        if path.suffix == ".py" and name.startswith(PRODUCT):
+            findings += find_names(text, taken, name)
         for line, finding in sorted(findings):
             print(f"{name}:{line}: {finding}")
         count += len(findings)

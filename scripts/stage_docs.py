@@ -65,7 +65,7 @@ CLASSES: dict[str, str] = {
     "offpath.serving.client.ModelNotNamed": "",
     "offpath.handler.classifier.OffpathClassifier": "members: [postprocess_item]",
     "offpath.handler.custom_handler.Result": "",
-    "offpath.handler.custom_handler.Prediction": "",
+    "offpath.handler.custom_handler.ClassProbability": "",
     "offpath.handler.errors.ItemError": "",
 }
 

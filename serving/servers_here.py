@@ -57,7 +57,7 @@ class RunningDoor:
 
 
 @dataclass(frozen=True)
-class ServerProcess:
+class FoundServer:
     """TorchServe's Java, or Granian's supervisor, on this host.
 
     Attributes:
@@ -147,7 +147,7 @@ def find_doors() -> list[RunningDoor]:
     return list(doors.values())
 
 
-def find_servers() -> list[ServerProcess]:
+def find_servers() -> list[FoundServer]:
     found = []
     doors = {door.parent: door.address for door in find_doors()}
     for process in psutil.process_iter():
@@ -156,7 +156,7 @@ def find_servers() -> list[ServerProcess]:
             if MAIN_CLASS in command or _is_supervisor(process, command):
                 door, ports = doors.get(process.ppid(), ""), _list_ports(process, command)
                 folder = Path(process.cwd())
-                found.append(ServerProcess(command, folder, door, process.pid, ports))
+                found.append(FoundServer(command, folder, door, process.pid, ports))
         except psutil.Error:
             continue
     return found
@@ -187,7 +187,7 @@ def _list_ports(server: psutil.Process, command: list[str]) -> frozenset[int]:
     return frozenset(ports)
 
 
-def refuse_several(found: Iterable[RunningDoor | ServerProcess], what: str) -> None:
+def refuse_several(found: Iterable[RunningDoor | FoundServer], what: str) -> None:
     """Asks for --url where more than one server, or front door, is meant.
 
     Raises:

@@ -207,13 +207,13 @@ def take_names(
     return taken
 
 
-class StandIn(list[Any]):
+class UnimportedObject(list[Any]):
     """An object of a class that was not imported. A list, because the reader appends to lists."""
 
     # Objects of most classes can be keys of a dict; lists cannot.
     __hash__ = object.__hash__  # type: ignore[assignment]
 
-    def __new__(cls, *args: Any) -> StandIn:
+    def __new__(cls, *args: Any) -> UnimportedObject:
         return super().__new__(cls)
 
     def __init__(self, *args: Any) -> None:
@@ -245,7 +245,7 @@ def load_with_stand_ins(path: Path) -> tuple[object, str]:
     """
     names = sorted(get_unsafe_globals_in_checkpoint(str(path)))
     try:
-        loaded = _load(path, names, StandIn)
+        loaded = _load(path, names, UnimportedObject)
     except Exception:
         # Which classes are dicts shows only in what the file does with their objects.
         loaded = _load(path, names, DictStandIn)

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from offpath.archive.custom_handler import CustomHandler
+from offpath.archive.custom_handler import HandlerFile
 from offpath.archive.photograph_sets import decode_photograph
 from offpath.archive.photographs import BUNDLED
 from offpath.archive.sources.stock_archive import OldArchive
@@ -61,7 +61,7 @@ ENVIRONMENT = {
 }
 
 
-def convert_handler(old: OldArchive) -> tuple[dict[str, Any], CustomHandler | None]:
+def convert_handler(old: OldArchive) -> tuple[dict[str, Any], HandlerFile | None]:
     """Runs the code of an unpacked archive's handler, and converts what it changes of TorchServe's.
 
     Returns:
@@ -74,7 +74,7 @@ def convert_handler(old: OldArchive) -> tuple[dict[str, Any], CustomHandler | No
     folder, handler = old.folder, old.handler
     if old.ours is not None:
         file, _, name = handler.partition(":")
-        return old.ours, CustomHandler(folder / file, name) if name else None
+        return old.ours, HandlerFile(folder / file, name) if name else None
     if old.has_stock_handler:
         return {}, None
     try:
@@ -90,12 +90,12 @@ def convert_handler(old: OldArchive) -> tuple[dict[str, Any], CustomHandler | No
     settings["activation"] = "auto"  # for the prediction log; the postprocess gets raw outputs
     text = (folder / f"{Path(handler).stem}.py").read_bytes()
     (folder / FILE).write_bytes(text + f"{SUBCLASS}{found['name']}\n".encode())
-    return settings, CustomHandler(folder / FILE, CLASS)
+    return settings, HandlerFile(folder / FILE, CLASS)
 
 
 def compare_scores(
     old: OldArchive,
-    custom: CustomHandler | None,
+    custom: HandlerFile | None,
     calibrate: Path | None,
     model: torch.nn.Module,
     config: HandlerConfig,

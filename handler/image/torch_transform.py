@@ -37,7 +37,7 @@ LUMINANCE = (19595 / 65536, 38470 / 65536, 7471 / 65536)
 
 
 @dataclass(frozen=True)
-class Part:
+class ImagePart:
     """The part of a decoded image that is resized, and where the model's input lies in it.
 
     Attributes:
@@ -115,7 +115,7 @@ def _finish_on_device(
     return resized
 
 
-def _resize(images: torch.Tensor, part: Part, geometry: InputGeometry) -> torch.Tensor:
+def _resize(images: torch.Tensor, part: ImagePart, geometry: InputGeometry) -> torch.Tensor:
     """Resizes the part, [n, 3, height, width], and returns the plan's [n, rows, columns, 3]."""
     resized = torch.nn.functional.interpolate(
         images,
@@ -131,7 +131,9 @@ def _resize(images: torch.Tensor, part: Part, geometry: InputGeometry) -> torch.
 
 # Photographs come in few sizes, and the search takes 20 microseconds.
 @lru_cache(maxsize=1024)
-def find_part(height: int, width: int, denominator: int, geometry: InputGeometry) -> Part | None:
+def find_part(
+    height: int, width: int, denominator: int, geometry: InputGeometry
+) -> ImagePart | None:
     """Finds the part to resize of an image of this full size, decoded at 1/denominator.
 
     Returns:
@@ -144,7 +146,7 @@ def find_part(height: int, width: int, denominator: int, geometry: InputGeometry
     row, column = find_cut(plan.top, y, reach), find_cut(plan.left, x, reach)
     if row is None or column is None:
         return None
-    return Part(
+    return ImagePart(
         rows=_span(row, y, plan.top + plan.rows, reach),
         columns=_span(column, x, plan.left + plan.columns, reach),
         # Slightly more, because 333 * (256 / 333) may be just under 256 and lose the last row.

@@ -21,7 +21,7 @@ from offpath.handler.errors import (
 )
 from offpath.handler.pipeline import Item
 from offpath.handler.request.body_from_front_door import Row, read_fields
-from offpath.handler.response import Reply, encode_error, encode_json
+from offpath.handler.response import EncodedReply, encode_error, encode_json
 
 # After an explanation, the next one waits for this many times its duration, so that predictions
 # keep more than 60 % of a worker. At most one explanation is made per batch.
@@ -52,7 +52,7 @@ class Explainer:
         self._clock = clock
         self._next_s = clock()
 
-    def explain_item(self, item: Item, row: Row) -> Reply:
+    def explain_item(self, item: Item, row: Row) -> EncodedReply:
         """Explains the image of an item; an error is stored in the item."""
         if item.index is None:
             raise RuntimeError("an item without an image cannot be explained")
@@ -62,7 +62,7 @@ class Explainer:
             item.error = without_frames(error)
             return encode_error(error)
 
-    def explain(self, index: int, row: Row) -> Reply:
+    def explain(self, index: int, row: Row) -> EncodedReply:
         """Explains one image of the batch.
 
         Raises:

@@ -19,7 +19,7 @@ from offpath.handler.stages import BatchTimings
 MAX_USER_ID = 256
 
 
-class RequestContext(Protocol):
+class RecordContext(Protocol):
     """Ids and headers of a batch's requests, by their index, as in TorchServe's Context."""
 
     model_name: str
@@ -33,7 +33,7 @@ class RequestContext(Protocol):
 
 def make_records(
     batch: Batch,
-    context: RequestContext,
+    context: RecordContext,
     settings: PredictionLogSettings,
     version: str,
     timings: BatchTimings,
@@ -81,7 +81,7 @@ def hash_payload(payload: Payload | None, settings: PredictionLogSettings) -> st
     return "xxh3_64:" + xxhash.xxh3_64_hexdigest(payload)
 
 
-def _find_header(context: RequestContext, idx: int, name: str) -> str | None:
+def _find_header(context: RecordContext, idx: int, name: str) -> str | None:
     """Finds a header by its lower-case name, because TorchServe keeps the client's spelling."""
     for key, value in context.get_all_request_header(idx).items():
         if key.lower() == name:

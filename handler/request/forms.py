@@ -38,7 +38,7 @@ UNRESERVED = bytes({*b"-._~"} | {byte for byte in range(128) if chr(byte).isalnu
 CURE = "send one image per request, or several as `instances` of KServe's V1"
 
 
-class Part(NamedTuple):
+class FormField(NamedTuple):
     """One field of a form; `content_type` is None if it has no such header."""
 
     name: str
@@ -93,7 +93,7 @@ def find_lost_field(row: object, headers: Mapping[str, Any]) -> BadEnvelope | No
     return lost if int(length) > room else None
 
 
-def split_multipart(body: Body, content_type: str) -> Iterator[Part]:
+def split_multipart(body: Body, content_type: str) -> Iterator[FormField]:
     """Yields the fields of a form that have a name.
 
     Raises:
@@ -119,7 +119,7 @@ def split_multipart(body: Body, content_type: str) -> Iterator[Part]:
         headers = body[position:header_end]
         name, kind = FIELD_NAME.search(headers), CONTENT_TYPE.search(headers)
         if name is not None:
-            yield Part(
+            yield FormField(
                 name[1].decode("utf-8", "replace"),
                 view[start : max(start, end)],
                 kind[1].decode("latin-1") if kind else None,

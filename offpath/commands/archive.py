@@ -24,7 +24,7 @@ from offpath.serving.printable import printable
 
 if TYPE_CHECKING:  # these modules import torch
     from offpath.archive.build import BuiltArchive
-    from offpath.archive.custom_handler import CustomHandler
+    from offpath.archive.custom_handler import HandlerFile
     from offpath.archive.sources.model_source import ModelSource
     from offpath.archive.sources.stock_archive import OldArchive
 
@@ -242,8 +242,8 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
 
 
 def _load_old(
-    old: OldArchive, handler: CustomHandler | None, given: dict[str, Any], options: dict[str, Any]
-) -> tuple[ModelSource, CustomHandler | None, Callable[..., str] | None]:
+    old: OldArchive, handler: HandlerFile | None, given: dict[str, Any], options: dict[str, Any]
+) -> tuple[ModelSource, HandlerFile | None, Callable[..., str] | None]:
     """Returns the model with its preprocessing, its handler, and a last check of the archive."""
     from offpath.archive.model_probe import find_channels
     from offpath.archive.sources.model_source import load_model_source

@@ -36,7 +36,7 @@ TITLES = {metric.name: metric.title for metric in METRICS}
 
 
 @dataclass(frozen=True)
-class View:
+class ReportView:
     """The figures of a run on one workload.
 
     Attributes:
@@ -72,7 +72,7 @@ class View:
 class Measured(NamedTuple):
     """One variant in one cell: a row of a table, a bar of a chart."""
 
-    view: View
+    view: ReportView
     variant: str
     cell: Cell
 
@@ -164,7 +164,7 @@ COST_COLUMNS = (
 READY_COLUMNS = (figure_column("ready_s", "s"), range_column("ready_s"), ratio_column("ready_s"))
 
 
-def figure_table(view: View, title: str, columns: Sequence[Column]) -> str:
+def figure_table(view: ReportView, title: str, columns: Sequence[Column]) -> str:
     measured = list(view.list_measured())
     rows = [(row, [column.text(row) for column in columns]) for row in measured]
     rows = [(row, texts) for row, texts in rows if any(texts)]
@@ -176,7 +176,7 @@ def figure_table(view: View, title: str, columns: Sequence[Column]) -> str:
 
 
 def draw_bars(
-    view: View, metric: str, title: str, unit: str, limit: tuple[float, str] | None = None
+    view: ReportView, metric: str, title: str, unit: str, limit: tuple[float, str] | None = None
 ) -> list[Chart]:
     """Draws a bar for each variant, with the spread of the rounds.
 
@@ -193,7 +193,9 @@ def draw_bars(
     return [BarChart(title, unit, bars, limit)] if bars else []
 
 
-def draw_stacks(view: View, parts: Sequence[tuple[str, str]], title: str, unit: str) -> list[Chart]:
+def draw_stacks(
+    view: ReportView, parts: Sequence[tuple[str, str]], title: str, unit: str
+) -> list[Chart]:
     bars = []
     for row in view.list_measured():
         values = {name: row.value(metric) for metric, name in parts}
@@ -204,7 +206,7 @@ def draw_stacks(view: View, parts: Sequence[tuple[str, str]], title: str, unit: 
 
 
 def draw_lines(
-    view: View,
+    view: ReportView,
     metric: str,
     title: str,
     unit: str,
@@ -230,7 +232,7 @@ def is_ours(variant: str) -> bool:
     return variant.startswith("offpath")
 
 
-def show_everything(view: View) -> Section:
+def show_everything(view: ReportView) -> Section:
     """Shows all metrics, also those that no other table names: on the page and in Markdown."""
     columns = [figure_column(metric.name) for metric in METRICS]
     table = figure_table(view, "medians of the rounds", columns)
@@ -243,11 +245,11 @@ def document_of(run: Run, baseline: str | None) -> Document:
     base = chosen if chosen in run.variants else None
     sections, headline = [], []
     for path, name in name_workloads(run).items():
-        view = View(summary, [c for c in summary.cells() if c.workload == path], base)
+        view = ReportView(summary, [c for c in summary.cells() if c.workload == path], base)
         shown = [*show_workload(view), show_everything(view)]
         sections += [replace(one, heading=f"{name}: {one.heading}") for one in shown]
         headline += [replace(one, title=f"{name}: {one.title}") for one in shown[0].charts[:1]]
-    sections += show_run(View(summary, [Cell()], base))
+    sections += show_run(ReportView(summary, [Cell()], base))
     doubts, title = find_doubts(run), "Servers side by side"
     return describe_run(run, Document(title, sections, warnings=doubts, headline=headline))
 
@@ -259,7 +261,7 @@ def name_workloads(run: Run) -> dict[str, str]:
     return {path: n if counts[n] == 1 else path for path, n in names.items()}
 
 
-def show_workload(view: View) -> list[Section]:
+def show_workload(view: ReportView) -> list[Section]:
     rate, unit, limit = "Requests per second", "good replies per second", find_limit(view)
     if view.has_several_clients:
         rates = draw_lines(view, "rate", rate, unit, bound=limit)
@@ -288,7 +290,7 @@ def show_workload(view: View) -> list[Section]:
     ]
 
 
-def show_run(view: View) -> list[Section]:
+def show_run(view: ReportView) -> list[Section]:
     """Shows what belongs to no workload: the starts, and the limits of the cores."""
     title = f"seconds to the first reply{name_baseline(view)}"
     starts = figure_table(view, title, READY_COLUMNS)
@@ -308,11 +310,11 @@ def show_run(view: View) -> list[Section]:
     ]
 
 
-def find_limit(view: View) -> tuple[float, str] | None:
+def find_limit(view: ReportView) -> tuple[float, str] | None:
     drawn = view.summary.limits.drawn(view.cells[0].workload) if view.cells else None
     return drawn and (drawn[0], f"{drawn[1]}, {format_figure(drawn[0])} per second")
 
 
-def name_baseline(view: View) -> str:
+def name_baseline(view: ReportView) -> str:
     """Returns the meaning of the column `x`; empty without a baseline, as is the column."""
     return f"; x: relative to {view.baseline}" if view.baseline else ""

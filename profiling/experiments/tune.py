@@ -231,7 +231,7 @@ class Verdict(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Result:
+class TuneResult:
     """A finished search: its outcomes, those within the bound first, by rate."""
 
     run: Run
@@ -240,7 +240,7 @@ class Result:
     verdict: Verdict
 
 
-def read_result(run: Run) -> Result:
+def read_result(run: Run) -> TuneResult:
     summary, bound_ms = Summary(run), run.details["p95_ms"]
     own = Setting(**next(iter(run.variants.values())))
     outcomes = []
@@ -260,7 +260,7 @@ def read_result(run: Run) -> Result:
             )
             outcomes.append(one)
     outcomes.sort(key=lambda one: (not is_within(one, bound_ms), -one.rate))
-    return Result(run, own, outcomes, judge(outcomes, own, bound_ms))
+    return TuneResult(run, own, outcomes, judge(outcomes, own, bound_ms))
 
 
 def is_within(one: Outcome, bound_ms: float) -> bool:
@@ -334,7 +334,7 @@ def document_of(run: Run, _: str | None = None) -> Document:
     return describe_run(run, Document("Tuning", [section], warnings=doubts, headline=charts))
 
 
-def note(result: Result, one: Outcome, bound_ms: float) -> str:
+def note(result: TuneResult, one: Outcome, bound_ms: float) -> str:
     notes = {
         "own": one.setting == result.own,
         "best": one.setting == result.verdict.winner,
@@ -343,7 +343,7 @@ def note(result: Result, one: Outcome, bound_ms: float) -> str:
     return ", ".join(name for name, applies in notes.items() if applies)
 
 
-def write_preset(path: Path, result: Result) -> None:
+def write_preset(path: Path, result: TuneResult) -> None:
     """Writes the winner as a preset with its origin; raises ExpectedError if nothing won."""
     run, winner = result.run, result.verdict.winner
     if winner is None:

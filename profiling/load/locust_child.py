@@ -113,7 +113,7 @@ def make_user(load: dict[str, Any], arrivals: Arrivals | None) -> type[FastHttpU
     url = urlsplit(load["url"])
     headers = load["headers"]
 
-    class Client(FastHttpUser):  # type: ignore[misc]
+    class LoadUser(FastHttpUser):  # type: ignore[misc]
         host = f"{url.scheme}://{url.netloc}"
         network_timeout = connection_timeout = load["timeout_s"]
         # A retry would hide a failure.
@@ -129,7 +129,7 @@ def make_user(load: dict[str, Any], arrivals: Arrivals | None) -> type[FastHttpU
             if not response.status_code:
                 gevent.sleep(PAUSE_AFTER_NO_REPLY_S)
 
-    return Client
+    return LoadUser
 
 
 def emit(**event: Any) -> None:

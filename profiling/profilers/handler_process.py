@@ -72,7 +72,7 @@ class HandlerSpec:
 
 
 @dataclass(frozen=True)
-class Job:
+class ProfileJob:
     """A profile of one handler.
 
     Attributes:
@@ -106,7 +106,7 @@ class Profile:
     error: str = ""
 
 
-def profile_handler(job: Job, folder: Path) -> Profile:
+def profile_handler(job: ProfileJob, folder: Path) -> Profile:
     """Runs a job in a process of its own, which ends with this call and with this process.
 
     Raises:
@@ -147,7 +147,7 @@ def profile_handler(job: Job, folder: Path) -> Profile:
     return profile
 
 
-def try_job(job: Job) -> Profile:
+def try_job(job: ProfileJob) -> Profile:
     """Does a job; an error becomes text, with a traceback if it is the handler's."""
     doing = "initialize"
     try:
@@ -189,7 +189,7 @@ def load_handler(spec: HandlerSpec) -> LoadedHandler:
     return LoadedHandler(service._entry_point, service.context)
 
 
-def run_job(job: Job, handler: LoadedHandler) -> Profile:
+def run_job(job: ProfileJob, handler: LoadedHandler) -> Profile:
     driver = Driver(handler, [Path(path).read_bytes() for path in job.images], job.spec.batch_size)
     list(driver.run(job.warm_up, Collector()))
     if driver.refused:
@@ -302,7 +302,7 @@ def follow_stdin() -> None:
 if __name__ == "__main__":
     # Before the handler changes the working folder.
     target = Path(sys.argv[1]).resolve()
-    job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
+    job = msgspec.json.decode(sys.stdin.buffer.readline(), type=ProfileJob)
     threading.Thread(target=follow_stdin, daemon=True).start()
     written = msgspec.json.encode(try_job(job))
     target.with_suffix(".partial").write_bytes(written)

@@ -21,7 +21,7 @@ from offpath.profiling.profilers.handler_process import (
     DEFAULT_BATCH_SIZE,
     ENTRY,
     HandlerSpec,
-    Job,
+    ProfileJob,
     profile_handler,
 )
 from offpath.profiling.profilers.profile_report import FUNCTIONS, LINES, PREFIX, list_batches
@@ -274,7 +274,7 @@ def add_handler(
     observer.on_step(f"{name}: build")
     spec = prepare_handler(handler, choices.shared_model, size, s3_environ, folder / name)
     batches, file = math.ceil(choices.requests / size), choices.name_file(name)
-    job = Job(
+    job = ProfileJob(
         choices.kind,
         spec,
         tuple(str(path.resolve()) for path in workload.paths),

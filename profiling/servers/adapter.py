@@ -212,7 +212,7 @@ class PackagedAdapter(Adapter):
 
     def make_environment(self, start: Start) -> dict[str, str]:
         """Returns the server's variables: its program's settings, and `scratch` as TMPDIR."""
-        settings = ServiceSettings(
+        settings = ProgramSettings(
             model=self.model.reference,
             port=start.port,
             batch_size=self.batch_size,
@@ -243,7 +243,7 @@ def is_service() -> bool:
 
 
 @dataclass(frozen=True)
-class ServiceSettings:
+class ProgramSettings:
     """The settings that an adapter passes to its program in an environment variable.
 
     Attributes:
@@ -268,7 +268,7 @@ class ServiceSettings:
         return {VARIABLE: json.dumps(asdict(self))}
 
     @classmethod
-    def from_environment(cls) -> ServiceSettings:
+    def from_environment(cls) -> ProgramSettings:
         return cls(**json.loads(os.environ[VARIABLE]))
 
     def load_classifier(self) -> Classify:

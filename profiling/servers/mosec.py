@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from offpath.profiling.servers.adapter import PackagedAdapter, ServiceSettings, Start, is_service
+from offpath.profiling.servers.adapter import PackagedAdapter, ProgramSettings, Start, is_service
 from offpath.profiling.servers.environments import Environment
 from offpath.serving.server.server_settings import LOOPBACK
 
@@ -21,7 +21,7 @@ class Mosec(PackagedAdapter):
 
     def make_command(self, start: Start) -> list[str]:
         # By default it listens on all addresses, and gives up a request after 3 s.
-        timeout_ms = ServiceSettings.timeout_s * 1000
+        timeout_ms = ProgramSettings.timeout_s * 1000
         return start.run_module(
             __name__,
             *("--address", LOOPBACK, "--port", str(start.port)),
@@ -38,9 +38,9 @@ class MosecOffpathDecode(Mosec):
 if is_service():
     from mosec import Server, Worker
 
-    SETTINGS = ServiceSettings.from_environment()
+    SETTINGS = ProgramSettings.from_environment()
 
-    class Classifier(Worker):
+    class MosecWorker(Worker):
         """Decodes and classifies; one process per worker, as in mosec's README."""
 
         def __init__(self) -> None:
@@ -61,7 +61,7 @@ if is_service():
 if __name__ == "__main__":
     server = Server()
     server.append_worker(
-        Classifier,
+        MosecWorker,
         num=SETTINGS.workers,
         max_batch_size=SETTINGS.batch_size,
         max_wait_time=SETTINGS.max_batch_delay_ms,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from offpath.profiling.servers.adapter import (
     READY,
     PackagedAdapter,
-    ServiceSettings,
+    ProgramSettings,
     Start,
     is_service,
 )
@@ -98,7 +98,7 @@ if is_service():
     import ray
     from ray import serve
 
-    SETTINGS = ServiceSettings.from_environment()
+    SETTINGS = ProgramSettings.from_environment()
 
     @serve.deployment(
         num_replicas=SETTINGS.workers,
@@ -107,7 +107,7 @@ if is_service():
         # batch.
         max_ongoing_requests=4 * SETTINGS.batch_size,
     )
-    class Classifier:
+    class RayReplica:
         def __init__(self) -> None:
             self.classify_batch = SETTINGS.load_classifier()
 
@@ -129,6 +129,6 @@ if __name__ == "__main__":
     ray.init(include_dashboard=False, num_cpus=SETTINGS.workers, log_to_driver=False)
     serve.start(http_options={"host": LOOPBACK, "port": SETTINGS.port})
     # Returns when all replicas are healthy.
-    serve.run(Classifier.bind())  # type: ignore[attr-defined]
+    serve.run(RayReplica.bind())  # type: ignore[attr-defined]
     print(READY, flush=True)
     signal.pause()

@@ -23,7 +23,7 @@ from offpath.profiling.load.call import Call
 from offpath.profiling.servers.adapter import (
     MAX_BATCH_DELAY_MS,
     PackagedAdapter,
-    ServiceSettings,
+    ProgramSettings,
     Start,
     is_service,
 )
@@ -196,7 +196,7 @@ if is_service():
         """Classifies photographs inside Triton."""
 
         def initialize(self, args: dict[str, str]) -> None:
-            self._classify = ServiceSettings.from_environment().load_classifier()
+            self._classify = ProgramSettings.from_environment().load_classifier()
 
         def execute(self, requests: list[Any]) -> list[Any]:
             inputs = [pb_utils.get_input_tensor_by_name(request, "IMAGE") for request in requests]

@@ -24,7 +24,7 @@ from offpath.serving.check.files import METRICS_CURE, check_config, check_labels
 from offpath.serving.finding import Finding, grade, lost, ok, wrong
 from offpath.serving.server.in_force import ENGINE_CURE, LOG, find_differences, find_log_problem
 from offpath.serving.server.management import ManagementClient, ModelStatus, open_http
-from offpath.serving.servers_here import ServerProcess, find_servers
+from offpath.serving.servers_here import FoundServer, find_servers
 from offpath.serving.torchserve.launch import read_java_major
 
 AREA = "server"
@@ -144,7 +144,7 @@ def _check_prediction_log(area: str, status: ModelStatus) -> Iterator[Finding]:
         yield lost(area, LOG, found, f"offpath logs status --spool {spool}")
 
 
-def _check_process(process: ServerProcess) -> Iterator[Finding]:
+def _check_process(process: FoundServer) -> Iterator[Finding]:
     if process.granian is not None:
         yield ok(AREA, "granian", version("granian"))
         return
@@ -159,7 +159,7 @@ def _check_process(process: ServerProcess) -> Iterator[Finding]:
     yield from check_config(properties, " ".join(command), AREA)
 
 
-def _find_archive(process: ServerProcess | None, url: str) -> MarFile | None:
+def _find_archive(process: FoundServer | None, url: str) -> MarFile | None:
     if process is None or process.model_store is None:
         return None
     try:

@@ -86,7 +86,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Call:
+class PathKind:
     """A path's kind: prediction or explanation, and KServe's protocol; empty for TorchServe's."""
 
     explains: bool = False
@@ -114,24 +114,24 @@ class ModelPaths:
         self._served, self._names = served, (name, f"{name}/{version}")
         self._calls = {
             # As TorchServe answers it for its only model. A front door opens it only when told to.
-            "/invocations": Call(),
-            f"/v1/models/{name}:predict": Call(protocol=V1),
-            f"/v1/models/{name}:explain": Call(True, V1),
+            "/invocations": PathKind(),
+            f"/v1/models/{name}:predict": PathKind(protocol=V1),
+            f"/v1/models/{name}:explain": PathKind(True, V1),
         }
         for model in [name] if version is None else [name, f"{name}/{version}"]:
             of_v2 = f"/v2/models/{model.replace('/', '/versions/')}"
             self._calls |= {
-                f"/predictions/{model}": Call(),
-                f"/explanations/{model}": Call(True),
-                f"{of_v2}/infer": Call(protocol=V2),
-                f"{of_v2}/explain": Call(True, V2),
+                f"/predictions/{model}": PathKind(),
+                f"/explanations/{model}": PathKind(True),
+                f"{of_v2}/infer": PathKind(protocol=V2),
+                f"{of_v2}/explain": PathKind(True, V2),
             }
         self.max_body_bytes = max_body_bytes
         self.too_large = TOO_LARGE._replace(
             text=TOO_LARGE.text.format(max_body_bytes=max_body_bytes)
         )
 
-    def find(self, method: str, path: str, length: str | None) -> Call:
+    def find(self, method: str, path: str, length: str | None) -> PathKind:
         """Returns what a request asks for.
 
         `path` has no escapes. `length` is the content-length header.

@@ -19,7 +19,7 @@ from offpath.handler.process.sick_worker import (
     MAX_OUT_OF_MEMORY_IN_A_ROW,
     ModelHealth,
 )
-from offpath.handler.response import Reply
+from offpath.handler.response import EncodedReply
 from tests.handler.conftest import make_context, set_requests
 from tests.support.guarantees import guarantee
 from tests.support.photographs import encode, find_photograph
@@ -204,7 +204,7 @@ def test_a_description_or_a_failed_explanation_counts_neither_way(
     assert classifier.health.failures == 1
     failing(None)
 
-    def explain(*_: Any) -> Reply:
+    def explain(*_: Any) -> EncodedReply:
         raise MemoryError
 
     monkeypatch.setattr(classifier._explainer, "explain_item", explain)

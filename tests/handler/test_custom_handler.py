@@ -8,7 +8,7 @@ import pytest
 from offpath.handler.custom_handler import CustomReplies, Result
 from offpath.handler.errors import ItemError
 from offpath.handler.pipeline import Batch, Item
-from offpath.handler.response import Reply
+from offpath.handler.response import EncodedReply
 from offpath.handler.stages import StageTimer
 from tests.handler.conftest import make_requests
 
@@ -41,7 +41,7 @@ class Defects:
         return {"label": best.label, "line": result.headers.get("x-line")}
 
 
-def encode(*labels: str, headers: dict[str, str] | None = None) -> tuple[list[Reply], Batch]:
+def encode(*labels: str, headers: dict[str, str] | None = None) -> tuple[list[EncodedReply], Batch]:
     batch = Batch([Item(predictions=[(one, 0.9)]) for one in labels], StageTimer())
     context = make_requests(*[headers or {}] * len(labels))
     return CustomReplies(Defects()).encode(batch, context), batch

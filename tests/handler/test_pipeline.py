@@ -15,7 +15,7 @@ from offpath.handler import input_maker
 from offpath.handler.image.decode import DecodedImage, DecodeOptions
 from offpath.handler.image.formats import Payload
 from offpath.handler.pipeline import Item, Pipeline
-from offpath.handler.response import Reply
+from offpath.handler.response import EncodedReply
 from tests.handler.conftest import MakePipeline
 from tests.support.clock import Clock
 from tests.support.eventually import MAX_S
@@ -26,7 +26,7 @@ JPEG = encode(find_photograph("coffee").rgb, "JPEG")
 PNG = encode(find_photograph("chelsea").rgb.resize((90, 60)), "PNG")
 
 
-def assert_same_answer(reply: Reply, alone: Reply) -> None:
+def assert_same_answer(reply: EncodedReply, alone: EncodedReply) -> None:
     """Compares two replies, except for the rounding of another batch size's matrix product."""
     assert reply.status == alone.status
     assert json.loads(reply.body) == pytest.approx(json.loads(alone.body), abs=1e-5)

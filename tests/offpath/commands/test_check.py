@@ -10,7 +10,7 @@ import pytest
 
 from offpath.serving import servers_here
 from offpath.serving.check.host import check_host
-from offpath.serving.servers_here import ServerProcess
+from offpath.serving.servers_here import FoundServer
 from tests.offpath.conftest import Run, read_json_keys
 
 
@@ -76,9 +76,9 @@ def test_of_several_servers_one_must_be_named(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "behind").write_text("management_address=unix:/run/m.sock")
-    direct = ServerProcess(["java"], tmp_path)
+    direct = FoundServer(["java"], tmp_path)
     # While one server replaces another behind a door, two run.
-    behind = ServerProcess(["java", "-f", "behind"], tmp_path, "127.0.0.1:9090")
+    behind = FoundServer(["java", "-f", "behind"], tmp_path, "127.0.0.1:9090")
     monkeypatch.setattr(servers_here, "find_servers", lambda: [direct, behind, behind])
     code, _, err = run("check")
     assert code == 2

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.profiling.profilers.handler_process import HandlerSpec, Job, Profile, profile_handler
+from offpath.profiling.profilers.handler_process import (
+    HandlerSpec,
+    Profile,
+    ProfileJob,
+    profile_handler,
+)
 from offpath.profiling.profilers.profile_experiment import write_entry
 from offpath.profiling.profilers.threads import FlameCollector
 from tests.support.guarantees import guarantee
@@ -41,7 +46,7 @@ def profile(folder: Path, tmp_path: Path):
         entry = write_entry(f"{PLANTED}:{class_name}", folder / "model")
         spec = HandlerSpec("mine", str(folder / "model"), entry, BATCH_SIZE)
         images = tuple(map(str, sorted(folder.glob("*.jpg"))))
-        job = Job(kind, spec, images, 1, BATCHES, file=str(file or ""))
+        job = ProfileJob(kind, spec, images, 1, BATCHES, file=str(file or ""))
         return profile_handler(job, tmp_path)
 
     return run

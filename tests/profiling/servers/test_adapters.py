@@ -15,7 +15,7 @@ from offpath.archive.photographs import find_sources
 from offpath.profiling.experiments.compare import check_replies, make_checks
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers import confined, ray_serve
-from offpath.profiling.servers.adapter import VARIABLE, ServiceSettings, Start
+from offpath.profiling.servers.adapter import VARIABLE, ProgramSettings, Start
 from offpath.profiling.servers.registry import ENVIRONMENTS, make_servers
 from offpath.serving.process.processes import is_running
 
@@ -46,8 +46,8 @@ def test_a_service_is_told_what_its_adapter_was_set_to(server, start, monkeypatc
     server.batch_size, server.workers = 5, 3
     env = server.make_environment(start)
     monkeypatch.setenv(VARIABLE, env[VARIABLE])
-    told = ServiceSettings.from_environment()
-    assert told == ServiceSettings("near-free", 4321, 5, 1, workers=3, threads=1, kind=server.kind)
+    told = ProgramSettings.from_environment()
+    assert told == ProgramSettings("near-free", 4321, 5, 1, workers=3, threads=1, kind=server.kind)
     assert server.settings["max_batch_size"] == 5
     assert server.settings["workers"] == 3
     assert env["OMP_NUM_THREADS"] == "1"
