@@ -17,11 +17,11 @@ from pathlib import Path
 import torch
 
 from offpath.archive import Say, say_nothing
-from offpath.archive.custom_handler import HandlerFile
 from offpath.archive.engine_files.engine_folder import (
     build_engine_folder,
     plan_engine,
 )
+from offpath.archive.handler_file import HandlerFile
 from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, MANIFEST, NAME_PATTERN
 from offpath.archive.model_config import ModelConfig, format_model_config
 from offpath.archive.model_probe import (

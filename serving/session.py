@@ -12,7 +12,7 @@ from offpath.archive.mar_file import LABELS_CURE, NO_LABELS
 from offpath.archive.photographs import SAMPLE
 from offpath.errors import ExpectedError
 from offpath.serving.client import Client, Prediction
-from offpath.serving.granian.server import GranianServer
+from offpath.serving.granian.granian_server import GranianServer
 from offpath.serving.process.descriptors import awaiting_descriptors
 from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.process.tmp_folders import FilesRemoved, check_exist
@@ -21,7 +21,7 @@ from offpath.serving.server.management import ModelStatus
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_log import LogFollower, LogLine
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.torchserve_server import TorchServe
 
 WATCH_S = 0.5
 SERVERS: dict[str, type[Server]] = {"torchserve": TorchServe, "granian": GranianServer}

@@ -26,7 +26,7 @@ from tests.support.eventually import MAX_S
 from tests.support.s3_servers import S3Server, run_seaweedfs
 
 if TYPE_CHECKING:
-    from offpath.serving.torchserve.server import TorchServe
+    from offpath.serving.torchserve.torchserve_server import TorchServe
 
 SERVER_MARKS = ("server", "s3")
 # Files that share a server or a door of a session, so that one process runs them all.
@@ -168,7 +168,7 @@ def server(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
     Its store is a copy, because tests put further archives there.
     """
-    from offpath.serving.torchserve.server import TorchServe
+    from offpath.serving.torchserve.torchserve_server import TorchServe
     from tests.support.front import log_variables
 
     folder = tmp_path_factory.mktemp("s")
@@ -192,7 +192,7 @@ def server(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture(scope="session")
 def echo_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe]:
     """Runs a server with default settings and one worker, which counts the bytes of a body."""
-    from offpath.serving.torchserve.server import TorchServe
+    from offpath.serving.torchserve.torchserve_server import TorchServe
 
     mar = write_mar(tmp_path_factory.mktemp("echo") / "store")
     with TorchServe(make_settings(mar)) as running:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from offpath.archive.custom_handler import HandlerFile
+from offpath.archive.handler_file import HandlerFile
 from offpath.archive.photograph_sets import decode_photograph
 from offpath.archive.photographs import BUNDLED
 from offpath.archive.sources.stock_archive import OldArchive

@@ -24,7 +24,7 @@ from offpath.serving.printable import printable
 
 if TYPE_CHECKING:  # these modules import torch
     from offpath.archive.build import BuiltArchive
-    from offpath.archive.custom_handler import HandlerFile
+    from offpath.archive.handler_file import HandlerFile
     from offpath.archive.sources.model_source import ModelSource
     from offpath.archive.sources.stock_archive import OldArchive
 
@@ -201,7 +201,7 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
     server = {**(old.server if old else {}), **given}
     # These import torch, which takes seconds: what is wrong above is said before.
     from offpath.archive.build import ArchiveSpec, build_archive, find_target
-    from offpath.archive.custom_handler import load_custom_handler
+    from offpath.archive.handler_file import load_custom_handler
     from offpath.archive.sources.model_source import load_model_source
     from offpath.serving.check.trial import try_archive
 

@@ -29,7 +29,7 @@ EXPERIMENTS = {
         "profilers.profile_report",
     ),
     "profile-server": "experiments.server_profile",
-    "tune": "experiments.tune",
+    "tune": "experiments.grid",
 }
 
 

@@ -47,23 +47,23 @@ def command(
     """
     from rich.console import Console
 
-    from offpath.profiling.experiments import cost
+    from offpath.profiling.experiments import bill
     from offpath.profiling.report.terminal import print_document
 
     if example:
-        document = cost.published_document()
+        document = bill.published_document()
     elif result is None or peak_per_s is None:
         raise WrongOption("expected --result FILE and --peak-per-s RATE, or --example published")
     elif (hourly_price is None) == (instance is None):
         raise WrongOption(
             "no hourly price: expected --hourly-price DOLLARS or --instance TYPE, one of them;"
-            f" known types: {', '.join(cost.load_prices().instances)}"
+            f" known types: {', '.join(bill.load_prices().instances)}"
         )
     else:
-        prices = cost.load_prices()
+        prices = bill.load_prices()
         hourly = prices.hourly(instance) if instance is not None else hourly_price or 0.0
-        rates, on_gpu, doubts = cost.read_rates(result, workload)
+        rates, on_gpu, doubts = bill.read_rates(result, workload)
         if instance is not None:
             prices.check_measured(on_gpu, instance)
-        document = cost.document_of(rates, peak_per_s, hourly, doubts)
+        document = bill.document_of(rates, peak_per_s, hourly, doubts)
     print_document(document, Console())

@@ -53,7 +53,7 @@ def triton(**options: Any) -> None:
       offpath export triton .offpath/model-store/classifier.mar --output repository
       tritonserver --model-repository=repository
     """
-    from offpath.deploy.triton.export import export_triton
+    from offpath.deploy.triton.triton_export import export_triton
 
     for line in export_triton(**options):
         click.echo(line)
@@ -92,7 +92,7 @@ def ray(**options: Any) -> None:
       offpath export ray .offpath/model-store/classifier.mar --output application --replicas 1-4
       cd application && PYTHONPATH=. serve run config.yaml
     """
-    from offpath.deploy.ray.export import export_ray
+    from offpath.deploy.ray.ray_export import export_ray
 
     for line in export_ray(**options):
         click.echo(line)

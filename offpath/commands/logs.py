@@ -106,7 +106,7 @@ def ship(spool: Path, timeout_s: float, watch: bool, as_json: bool) -> None:
     credentials come from the AWS default chain. Exits with 1 if segments could not be delivered;
     they stay in the spool.
     """
-    from offpath.serving.log_tools.spool import ship_spool
+    from offpath.serving.log_tools.shipping import ship_spool
 
     stopped = threading.Event()
     if watch:
@@ -145,7 +145,7 @@ def status(spool: Path, as_json: bool) -> None:
     worker or `offpath logs ship` will deliver it. The first line names the spool: a server that
     runs as another user, or with OFFPATH_SPOOL_DIR, has another spool (--spool).
     """
-    from offpath.serving.log_tools.spool import read_status
+    from offpath.serving.log_tools.shipping import read_status
 
     sinks = [dataclasses.asdict(sink) for sink in read_status(spool)]
     if as_json:

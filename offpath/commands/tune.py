@@ -84,19 +84,19 @@ def command(
       offpath tune --mar store/classifier.mar --p95-ms 100 --workers 2,4 --batch-size 8
       offpath archive --preset tuned.yaml --force
     """
-    from offpath.profiling.experiments import tune
+    from offpath.profiling.experiments import grid_search
 
     # Wrong options are refused before minutes of measuring.
     refuse_existing("--output", output)
     refuse_existing("--json", outputs.json_path)
-    choices = tune.TuneChoices(**asked, command=run_outputs.command_line())
+    choices = grid_search.TuneChoices(**asked, command=run_outputs.command_line())
     with run_outputs.keeping(outputs, "windows"), LiveProgress() as progress:
-        run = tune.run_tune(choices, progress, outputs.save)
-    result = tune.read_result(run)
+        run = grid_search.run_tune(choices, progress, outputs.save)
+    result = grid_search.read_result(run)
     if result.verdict.winner is not None:
         # The preset is written first: a failing page must not lose it.
-        tune.write_preset(output, result)
-    run_outputs.present(run, tune.document_of(run), outputs)
+        grid_search.write_preset(output, result)
+    run_outputs.present(run, grid_search.document_of(run), outputs)
     if result.verdict.winner is None:
         raise ExpectedError(f"{result.verdict.text} (--p95-ms, --clients)")
     if result.verdict.winner == result.own:

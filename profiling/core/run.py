@@ -19,7 +19,7 @@ import msgspec
 
 from offpath.errors import ExpectedError, WrongOption
 from offpath.profiling.core.figures import format_clients
-from offpath.profiling.core.host import describe_host
+from offpath.profiling.core.host_facts import describe_host
 
 FORMAT = "offpath-run/1"
 # End of a metric's name -> unit of the row.

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from offpath.errors import ExpectedError
-from offpath.profiling.core.host import GpuSampler
+from offpath.profiling.core.host_facts import GpuSampler
 from offpath.profiling.core.run import Observer
 from offpath.profiling.load.generators import (
     LoadSample,

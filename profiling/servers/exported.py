@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from offpath.deploy.ray.export import export_ray
-from offpath.deploy.triton.export import export_triton
+from offpath.deploy.ray.ray_export import export_ray
+from offpath.deploy.triton.triton_export import export_triton
 from offpath.handler.serving_settings import name_keys
 from offpath.profiling.load.call import Call
 from offpath.profiling.servers.adapter import PackagedAdapter, Start

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.archive.custom_handler import load_custom_handler
+from offpath.archive.handler_file import load_custom_handler
 from offpath.errors import ExpectedError
 
 IMPORT = "from offpath.handler.classifier import OffpathClassifier\n"

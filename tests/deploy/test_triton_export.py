@@ -10,7 +10,7 @@ import pytest
 
 from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, OUR_HANDLER, read_mar
 from offpath.deploy.exportable import read_exportable
-from offpath.deploy.triton.export import make_config
+from offpath.deploy.triton.triton_export import make_config
 from offpath.errors import ExpectedError
 from offpath.serving.granian.slots import plan_models
 

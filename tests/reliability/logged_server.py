@@ -16,7 +16,7 @@ from offpath.profiling.servers import archives
 from offpath.serving.log_tools.reading import Verification, compare
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import make_server
-from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.bucket import Bucket
 from tests.support.front import Seen
 from tests.support.s3_faults import FaultProxy

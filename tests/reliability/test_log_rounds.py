@@ -13,7 +13,7 @@ import pytest
 from offpath.profiling.servers import archives
 from offpath.serving.process.processes import find_family
 from offpath.serving.session import make_server
-from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.reliability.logged_server import WORKERS, LogTrial, predict_url
 from tests.support.eventually import eventually
 from tests.support.front import Seen, load

@@ -19,7 +19,7 @@ import pytest
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.service.archived_handler import WARM_UP_BATCHES
 from offpath.serving.session import make_server
-from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.front import FrontProcess, front, log_variables, logged
 from tests.support.granian import GranianProcess
 from tests.support.granian import granian as granian_before_door

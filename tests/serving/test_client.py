@@ -32,7 +32,7 @@ from offpath.serving.client import (
     ServerError,
     ServerUnreachable,
 )
-from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.answering_server import Answers, answering_server
 from tests.support.guarantees import guarantee
 from tests.support.hostile_server import HOSTILE_REPLIES, hostile_server, with_length

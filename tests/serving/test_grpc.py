@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from offpath.serving.torchserve.launch import find_ts_home
-from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.images import jpeg
 
 grpc = pytest.importorskip("grpc")

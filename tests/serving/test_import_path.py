@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from offpath.archive.build import ArchiveSpec, build_archive
-from offpath.archive.custom_handler import load_custom_handler
+from offpath.archive.handler_file import load_custom_handler
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
 from offpath.serving.server.server_settings import ServerSettings

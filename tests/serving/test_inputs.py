@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from offpath.serving.client import Client
-from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.guarantees import guarantee
 from tests.support.images import jpeg, rejected
 

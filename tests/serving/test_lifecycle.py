@@ -7,7 +7,7 @@ from zipfile import ZipFile
 import psutil
 import pytest
 
-from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.torchserve_server import TorchServe
 
 pytestmark = pytest.mark.server
 

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from offpath.serving.client import Client
-from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.eventually import eventually
 from tests.support.front import load
 from tests.support.images import jpeg

@@ -19,7 +19,7 @@ from offpath.serving.finding import State
 from offpath.serving.front.one_host import MAX_SICK
 from offpath.serving.log_tools.reading import compare, open_store_at, read_records
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.eventually import eventually
 from tests.support.front import Reply, Seen, front, load
 from tests.support.guarantees import guarantee

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from offpath.profiling.load import prometheus
-from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.eventually import eventually
 
 # metric name -> label value (stage, bucket or error type) -> value

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from offpath.commands.cost import command
 from offpath.errors import ExpectedError
-from offpath.profiling.experiments.cost import read_rates
+from offpath.profiling.experiments.bill import read_rates
 from tests.profiling.runs import PHOTOS, make_compare, make_window
 
 PEAK = ("--peak-per-s", "10")

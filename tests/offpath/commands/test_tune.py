@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.commands.tune import command
 from offpath.profiling.core.run import load_run
-from offpath.profiling.experiments import tune
+from offpath.profiling.experiments import grid_search
 
 
 @pytest.mark.server
@@ -20,8 +20,8 @@ def test_a_grid_on_a_real_server_writes_a_preset_that_builds(
     model_store, tmp_path, monkeypatch, server
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tune, "SECONDS", 1.0)
-    monkeypatch.setattr(tune, "WARM_UP_S", {server: 0.5})
+    monkeypatch.setattr(grid_search, "SECONDS", 1.0)
+    monkeypatch.setattr(grid_search, "WARM_UP_S", {server: 0.5})
     grid = ("--batch-size", "4", "--max-batch-delay-ms", "1", "--workers", "1", "--rounds", "2")
     outputs = ("--html", "tune.html", "--json", "tune.json")
     asked = (
@@ -40,7 +40,7 @@ def test_a_grid_on_a_real_server_writes_a_preset_that_builds(
     assert done.exit_code == 0, done.output
     run = load_run(Path("tune.json"))
     assert not run.failures and len(run.variants) == 2 and run.rounds == 2
-    winner = tune.read_result(run).verdict.winner
+    winner = grid_search.read_result(run).verdict.winner
     assert "keep the archive's setting" in done.output or f"best: {winner}" in done.output
     assert Path("tune.html").exists()
     config = make_model_config(load_preset("tuned.yaml"), {}, {}).settings

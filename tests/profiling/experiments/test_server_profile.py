@@ -21,7 +21,7 @@ from offpath.profiling.profilers.profile_report import ACCOUNT, Profiled
 from offpath.serving.granian.reports import Reports
 from offpath.serving.process.processes import find_family
 from offpath.serving.server.served_model import ServedModel
-from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.answering_server import answering_server
 from tests.support.eventually import eventually
 

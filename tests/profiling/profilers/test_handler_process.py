@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.profiling.profilers.handler_process import (
+from offpath.profiling.profilers.profile_experiment import write_entry
+from offpath.profiling.profilers.profiled_process import (
     HandlerSpec,
     Profile,
     ProfileJob,
     profile_handler,
 )
-from offpath.profiling.profilers.profile_experiment import write_entry
 from offpath.profiling.profilers.threads import FlameCollector
 from tests.support.guarantees import guarantee
 from tests.support.photographs import PHOTOGRAPHS, encode

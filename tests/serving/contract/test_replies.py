@@ -26,8 +26,8 @@ import jsonschema
 import numpy as np
 import pytest
 
-from offpath.deploy.ray.export import export_ray
-from offpath.deploy.triton.export import export_triton
+from offpath.deploy.ray.ray_export import export_ray
+from offpath.deploy.triton.triton_export import export_triton
 from offpath.handler.config import HandlerConfig
 from offpath.handler.error_kinds import MODEL_GONE, OF_DOOR, OF_ITEMS
 from offpath.handler.wire_names import (

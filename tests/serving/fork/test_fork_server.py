@@ -13,7 +13,7 @@ import pytest
 
 from offpath.serving.process.processes import find_fork_helpers, is_running
 from offpath.serving.torchserve.launch import FORK_SOCKET
-from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.eventually import eventually
 from tests.support.guarantees import guarantee
 

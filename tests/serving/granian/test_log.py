@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.serving.granian.server import MAX_LOG_BYTES, GranianServer
+from offpath.serving.granian.granian_server import MAX_LOG_BYTES, GranianServer
 from offpath.serving.server.in_force import check_in_force
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import make_server, start_checked
@@ -16,7 +16,7 @@ TIME = "2026-11-21T03:59:26,104"
 
 @guarantee(
     "Logs that fill the disk or forge lines",
-    "serving/granian/server.py",
+    "serving/granian/granian_server.py",
     "if not log.exists() or log.stat().st_size <= MAX_LOG_BYTES:",
     "if True:",
 )

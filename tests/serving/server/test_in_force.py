@@ -11,7 +11,7 @@ from offpath.errors import ExpectedError
 from offpath.serving.server.in_force import check_in_force, find_differences
 from offpath.serving.server.management import ModelStatus
 from offpath.serving.session import show_gaps
-from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.echo_archive import MODEL_CONFIG, write_mar
 
 STATUS = ModelStatus("echo", "1.0", "echo.mar", 1, 1, 4, 5, 20, 60, ("READY",), (7,))

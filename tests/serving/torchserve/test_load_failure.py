@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from offpath.serving.server.server_log import has_exception, parse_line
-from offpath.serving.torchserve.server import find_load_failure
+from offpath.serving.torchserve.torchserve_server import find_load_failure
 
 TIME = "2026-11-21T03:59:26,104"
 

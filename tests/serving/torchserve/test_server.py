@@ -17,7 +17,7 @@ import pytest
 
 from offpath.errors import ExpectedError
 from offpath.serving.process.processes import find_family
-from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.echo_archive import MODEL_CONFIG, MakeMar, make_settings, write_mar
 from tests.support.eventually import MAX_S, eventually
 from tests.support.guarantees import guarantee

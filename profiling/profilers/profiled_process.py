@@ -8,7 +8,7 @@ images in the same order. Each body is a new bytearray, as the worker's protocol
 The process gets its job on stdin. Whatever the handler prints goes to a log file, and the end of
 that log is quoted when the process dies.
 
-python -m offpath.profiling.profilers.handler_process RESULT
+python -m offpath.profiling.profilers.profiled_process RESULT
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from offpath.profiling.profilers.collector import (
 )
 from offpath.profiling.profilers.threads import PROFILERS
 
-MODULE = "offpath.profiling.profilers.handler_process"
+MODULE = "offpath.profiling.profilers.profiled_process"
 MODEL_NAME = "classifier"
 DEFAULT_BATCH_SIZE = 8
 # The module of a class of the user's, without an archive.
