@@ -106,7 +106,7 @@ def ship(spool: Path, timeout_s: float, watch: bool, as_json: bool) -> None:
     credentials come from the AWS default chain. Exits with 1 if segments could not be delivered;
     they stay in the spool.
     """
-    from offpath.serving.log_tools.shipping import ship_spool
+    from offpath.serving.prediction_log.shipping import ship_spool
 
     stopped = threading.Event()
     if watch:
@@ -145,7 +145,7 @@ def status(spool: Path, as_json: bool) -> None:
     worker or `offpath logs ship` will deliver it. The first line names the spool: a server that
     runs as another user, or with OFFPATH_SPOOL_DIR, has another spool (--spool).
     """
-    from offpath.serving.log_tools.shipping import read_status
+    from offpath.serving.prediction_log.shipping import read_status
 
     sinks = [dataclasses.asdict(sink) for sink in read_status(spool)]
     if as_json:
@@ -179,7 +179,7 @@ def read(event_id: str | None, parquet: Path | None, as_json: bool, **where: Any
     best label and user, or JSON Lines with --json. With --since, only the days that can have such
     records are read.
     """
-    from offpath.serving.log_tools.reading import in_order_of_time
+    from offpath.serving.prediction_log.reading import in_order_of_time
 
     check_output(parquet, "duckdb", "report")
     damage: list[str] = []
@@ -189,7 +189,7 @@ def read(event_id: str | None, parquet: Path | None, as_json: bool, **where: Any
         if event_id is not None:
             chosen = (it for it in chosen if it["event_id"] == event_id)
         if parquet is not None:
-            from offpath.serving.log_tools.log_report import write_parquet
+            from offpath.serving.prediction_log.log_report import write_parquet
 
             count = write_parquet(parquet, chosen)
         elif as_json:
@@ -241,7 +241,7 @@ def verify(ids: IO[str], as_json: bool, **where: Any) -> None:
     and exits with 1 if there are any. A worker delivers a record at the latest after
     segment_max_age_s: wait that long, or run `offpath logs ship` after the server has stopped.
     """
-    from offpath.serving.log_tools.reading import (
+    from offpath.serving.prediction_log.reading import (
         compare,
         name_reply,
         parse_request_ids,
@@ -270,7 +270,7 @@ def verify(ids: IO[str], as_json: bool, **where: Any) -> None:
 
 
 def _check_damage(damage: list[str]) -> None:
-    from offpath.serving.log_tools.reading import describe_damage
+    from offpath.serving.prediction_log.reading import describe_damage
 
     if damage:
         raise ExpectedError(describe_damage(damage))
@@ -291,7 +291,12 @@ def _records(
     until: str | None,
 ) -> Iterator[dict[str, Any]]:
     """Reads the records that `_store_options` ask for."""
-    from offpath.serving.log_tools.reading import Period, open_store_at, parse_time, read_records
+    from offpath.serving.prediction_log.reading import (
+        Period,
+        open_store_at,
+        parse_time,
+        read_records,
+    )
 
     period = Period(parse_time(since) if since else None, parse_time(until) if until else None)
     store = open_store_at(uri)

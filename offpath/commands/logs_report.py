@@ -17,14 +17,14 @@ from offpath.commands.shared_options import json_option
 from offpath.errors import ExpectedError, WrongOption
 from offpath.profiling.core.figures import format_figure, format_share
 from offpath.profiling.report.document import Document, Section, format_table
-from offpath.serving.log_tools.log_report import (
+from offpath.serving.prediction_log.log_report import (
     FIGURES,
     WITHIN_NOISE,
     Table,
     compare_sets,
     parse_set,
 )
-from offpath.serving.log_tools.reading import describe_damage
+from offpath.serving.prediction_log.reading import describe_damage
 from offpath.serving.printable import printable
 
 CONDITION = re.compile(r"\s*([\w.]+)\s*([<>])\s*(\S+)\s*")

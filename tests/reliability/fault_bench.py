@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from offpath.profiling.servers import archives
-from offpath.serving.log_tools.reading import compare
+from offpath.serving.prediction_log.reading import compare
 from tests.fuzz.costly_requests import SIDE
 from tests.reliability.logged_server import LogTrial
 from tests.support.costly import progressive_jpeg

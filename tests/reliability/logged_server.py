@@ -13,7 +13,7 @@ from pathlib import Path
 from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers import archives
-from offpath.serving.log_tools.reading import Verification, compare
+from offpath.serving.prediction_log.reading import Verification, compare
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import make_server
 from offpath.serving.torchserve.torchserve_server import TorchServe

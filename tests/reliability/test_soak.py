@@ -15,7 +15,7 @@ import pytest
 
 from offpath.profiling.load.workload import load_workload
 from offpath.profiling.servers import archives
-from offpath.serving.log_tools.reading import compare
+from offpath.serving.prediction_log.reading import compare
 from offpath.serving.process.processes import find_fork_helpers
 from tests.reliability.logged_server import LogTrial
 from tests.support import costly

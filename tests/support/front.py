@@ -31,8 +31,8 @@ from offpath.serving.front.behind import Behind
 from offpath.serving.front.door import Door as RealDoor
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
-from offpath.serving.log_tools.reading import open_store_at, read_records
-from offpath.serving.log_tools.shipping import ship_spool
+from offpath.serving.prediction_log.reading import open_store_at, read_records
+from offpath.serving.prediction_log.shipping import ship_spool
 from offpath.serving.process.ports import resolve_ports
 from offpath.serving.process.processes import find_workers, is_running
 from tests.support.answering_server import Answers, answering_server

@@ -21,7 +21,7 @@ from offpath.handler.prediction_log.sink_file import (
     make_sink_folder_name,
     write_sink_file,
 )
-from offpath.serving.log_tools.shipping import read_status, ship_spool
+from offpath.serving.prediction_log.shipping import read_status, ship_spool
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.bucket import read_out
 from tests.support.eventually import eventually

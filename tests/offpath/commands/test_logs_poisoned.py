@@ -11,7 +11,7 @@ import pytest
 
 from offpath.handler.prediction_log.packing import compress
 from offpath.handler.prediction_log.segment import MAX_OBJECT_BYTES
-from offpath.serving.log_tools.reading import MAX_DAMAGED_LINES
+from offpath.serving.prediction_log.reading import MAX_DAMAGED_LINES
 from tests.offpath.conftest import Run
 from tests.support.guarantees import guarantee
 from tests.support.pages import list_requests, read_page

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from offpath.handler.prediction_log.record import Record
-from offpath.serving.log_tools.log_report import FIGURES
+from offpath.serving.prediction_log.log_report import FIGURES
 from tests.offpath.conftest import Done, Run, read_json_keys
 from tests.support.prediction_logs import write_log
 

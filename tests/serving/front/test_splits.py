@@ -30,7 +30,7 @@ from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.nginx import Nginx, find_nginx
 from offpath.serving.front.nginx_config import COPIES, count_bodies, write_config
 from offpath.serving.front.splits import Split, check_splits, parse_split
-from offpath.serving.log_tools.reading import compare, name_reply
+from offpath.serving.prediction_log.reading import compare, name_reply
 from offpath.serving.server.management import ManagementClient
 from offpath.serving.server.served_model import ServedModel
 from tests.conftest import build
@@ -125,7 +125,7 @@ def test_nginx_accepts_splits_and_gives_copies_room_of_their_own(
     assert counts["medium"] == tuple(n + COPIES for n in plain["medium"])
 
 
-def test_log_tools_tell_a_request_from_its_copy() -> None:
+def test_prediction_log_tell_a_request_from_its_copy() -> None:
     a, b = [{"event_id": "7", "model": "x", "version": v} for v in ("1.0", "2.0")]
     assert compare(map(name_reply, [a, b]), {"7"}).is_clean
     assert compare(map(name_reply, [a, b, b]), {"7"}).double == ["7"]

@@ -18,7 +18,7 @@ import orjson
 from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.record import FIELDS
 from offpath.handler.stages import Stage
-from offpath.serving.log_tools.reading import (
+from offpath.serving.prediction_log.reading import (
     Period,
     Progress,
     open_store_at,
