@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import httpx
@@ -26,6 +27,7 @@ import jsonschema
 import numpy as np
 import pytest
 
+import offpath
 from offpath.deploy.ray.ray_export import export_ray
 from offpath.deploy.triton.triton_export import export_triton
 from offpath.handler.config import HandlerConfig
@@ -141,12 +143,25 @@ def send(adapter: tuple[str, httpx.Client]):
 
 
 @pytest.fixture(scope="module")
-def handler(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> ArchivedHandler:
-    """Returns the handler of `near-free`, in this process."""
+def handler(
+    model_store: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ArchivedHandler]:
+    """The handler of `near-free`, in this process, whose modules the archive's copies replace."""
+    path, before = [*offpath.__path__], take_handler_modules()
+    sys.modules.update(before)
     folder = tmp_path_factory.mktemp("unpacked")
     with zipfile.ZipFile(model_store / "near-free.mar") as archive:
         archive.extractall(folder)
-    return ArchivedHandler(folder)
+    yield ArchivedHandler(folder)
+    take_handler_modules()
+    sys.modules.update(before)
+    offpath.__path__[:], offpath.handler = path, before["offpath.handler"]
+
+
+def take_handler_modules() -> dict[str, ModuleType]:
+    """Removes and returns the handler's modules."""
+    names = [name for name in sys.modules if name.startswith("offpath.handler")]
+    return {name: sys.modules.pop(name) for name in names}
 
 
 def check_error(reply: httpx.Response, kind: str) -> None:
