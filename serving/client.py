@@ -250,11 +250,8 @@ class _Exchange:
         self, method: str, host: httpx.URL, path: str, timeout_s: float, **sent: Any
     ) -> Prediction:
         """Sends a request; raises ServerUnreachable without a usable reply after `timeout_s`."""
-        body, began_s, deadline = (
-            bytearray(),
-            time.perf_counter(),
-            self._transport.within(timeout_s),
-        )
+        body, began_s = bytearray(), time.perf_counter()
+        deadline = self._transport.within(timeout_s)
         sent["timeout"] = timeout_s
         try:
             with deadline, self._http.stream(method, f"{host}{path}", **sent) as reply:
