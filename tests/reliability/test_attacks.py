@@ -44,6 +44,9 @@ MAX_P99_DIRECT = {
 # Each worker of Granian has its own queue, so all requests that wait there wait for a costly image;
 # TorchServe delays only those in its batch.
 MAX_P99_QUEUED = {"damaged JPEG": 30.0, "PNG of 50 million pixels": 30.0}
+# Ten connections of them are a thousand images; they take turns with everybody's, in the same batches.
+OF_KSERVE = "KServe requests of 100 images"
+MIN_RATE_KSERVE, MAX_P99_KSERVE = 0.15, 10.0
 # Alone and beside an attack take turns so many times, because other work on a shared machine can
 # take a core for seconds. All windows count.
 TURNS = 2
@@ -132,10 +135,10 @@ def measure(url: str, name: str) -> tuple[Good, Good]:
     return Good.of(alone, TURNS), Good.of(beside, TURNS)
 
 
-def is_held(alone: Good, beside: Good, max_p99: float) -> bool:
+def is_held(alone: Good, beside: Good, max_p99: float, min_rate: float) -> bool:
     return (
         not beside.failed
-        and beside.rate >= MIN_RATE * alone.rate
+        and beside.rate >= min_rate * alone.rate
         and beside.p99_ms <= max_p99 * alone.p99_ms
     )
 
@@ -153,14 +156,19 @@ def test_good_clients_beside_attacks(
     print(f"\n{product}")
     print("| port | attack | alone /s, p99 ms | beside it /s, p99 ms | failed |")
     print("|---|---|---|---|---|")
-    for name in (name for name in ATTACKS if re.search(CHOSEN, name)):
-        max_p99 = exceptions.get(name, MAX_P99)
+    chosen = [name for name in ATTACKS if re.search(CHOSEN, name)]
+    if product == "torchserve":
+        chosen = [name for name in chosen if name != OF_KSERVE]  # it has no such path
+    for name in chosen:
+        max_p99, min_rate = exceptions.get(name, MAX_P99), MIN_RATE
+        if name == OF_KSERVE:
+            max_p99, min_rate = MAX_P99_KSERVE, MIN_RATE_KSERVE
         alone, beside = measure(url, name)
         print(
             f"| {door} | {name} | {alone.rate:.0f}, {alone.p99_ms:.0f} "
             f"| {beside.rate:.0f}, {beside.p99_ms:.0f} | {beside.failed} |"
         )
-        if not is_held(alone, beside, max_p99):
+        if not is_held(alone, beside, max_p99, min_rate):
             broken.append(name)
     assert not broken
 
