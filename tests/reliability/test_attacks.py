@@ -44,7 +44,7 @@ MAX_P99_DIRECT = {
 # Each worker of Granian has its own queue, so all requests that wait there wait for a costly image;
 # TorchServe delays only those in its batch.
 MAX_P99_QUEUED = {"damaged JPEG": 30.0, "PNG of 50 million pixels": 30.0}
-# Ten connections of them are a thousand images; they take turns with everybody's, in the same batches.
+# Ten connections of them are a thousand images, which take turns with everybody's.
 OF_KSERVE = "KServe requests of 100 images"
 MIN_RATE_KSERVE, MAX_P99_KSERVE = 0.15, 10.0
 # Alone and beside an attack take turns so many times, because other work on a shared machine can

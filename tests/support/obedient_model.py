@@ -18,7 +18,7 @@ from tests.support.eventually import eventually
 BATCH, WORKERS = 4, 2
 FOR_EVER = 1 << 30
 HANG = "time.sleep(600)"
-# A worker dies of a white image, at this instruction: os.kill would let the thread go on for a while.
+# A worker dies of a white image, at this instruction; with os.kill the thread would go on.
 POISON = "if any(one.min() > 2.2 for one in images): __import__('ctypes').string_at(0)"
 BREAK = 'raise RuntimeError("CUDA error: an illegal memory access was encountered")'
 MODEL = """
