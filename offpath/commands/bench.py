@@ -29,7 +29,7 @@ EXPERIMENTS = {
         "profilers.profile_report",
     ),
     "profile-server": "experiments.server_profile",
-    "tune": "experiments.grid",
+    "tune": "experiments.grid_search",
 }
 
 

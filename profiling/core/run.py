@@ -104,7 +104,7 @@ class Run:
         variants: name -> its set-up, in the order of a round.
         workloads: name -> identity, mean_bytes, count.
         started_at: RFC 3339, UTC.
-        host: facts from `core.host`.
+        host: facts from `core.host_facts`.
         not_run: variant -> reason why it cannot run on this machine.
         warnings: doubts that were found during the run.
         details: data beside the rows: functions, lines, stages of a profile.

@@ -10,7 +10,7 @@ import pytest
 from offpath.archive.model_config import load_preset
 from offpath.errors import WrongOption
 from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.experiments.grid import Setting, TuneChoices, make_grid, read_result
+from offpath.profiling.experiments.grid_search import Setting, TuneChoices, make_grid, read_result
 
 OWN, OTHER, SLOW = Setting(8, 2, 2), Setting(16, 5, 2), Setting(32, 20, 3)
 
