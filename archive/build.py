@@ -264,7 +264,7 @@ def _check_extra_files(spec: ArchiveSpec) -> None:
         check_shadowing(path)
 
 
-def run_archiver(name: str, folder: Path, **options: Path | str | None) -> Path:
+def _run_archiver(name: str, folder: Path, **options: Path | str | None) -> Path:
     """Packs NAME.mar into a folder with torch-model-archiver; an option of None is left out.
 
     Raises:
@@ -296,7 +296,7 @@ def _pack(spec: ArchiveSpec, folder: Path) -> Path:
     elif spec.source.weights is not None:
         save_weights(spec.source, serialized)
     (out := folder / "out").mkdir()
-    return run_archiver(
+    return _run_archiver(
         spec.name,
         out,
         version=spec.version,

@@ -11,7 +11,7 @@ from pathlib import Path
 from offpath.archive import Say, say_nothing
 from offpath.archive.sources.definition import DefinitionFolder, check_shadowing
 from offpath.errors import WrongOption
-from offpath.handler.config_section import suggest
+from offpath.handler.config_section import MUCH_LIKE, suggest
 from offpath.handler.process.lazy_imports import unused_imports_deferred
 
 
@@ -78,7 +78,7 @@ def _find_uncalled(handler: type) -> Iterator[str]:
     if names.isdisjoint(called):
         yield f"{handler.__name__} overrides no method that offpath calls: {', '.join(called)}"
     for name in sorted(names.difference(called)):
-        near = suggest(name, called, 0.75)
+        near = suggest(name, called, MUCH_LIKE)
         # TorchServe's handlers have further members, such as image_processing.
         if near or not name.startswith("_") and hasattr(OffpathClassifier, name):
             yield f"offpath does not use {handler.__name__}.{name}{near}"

@@ -20,6 +20,9 @@ from offpath.handler.errors import ConfigError
 # Maps (value in the section, full key) to the field's value, or raises ConfigError.
 Reader = Callable[[Any, str], Any]
 REQUIRED = dataclasses.MISSING
+# Likeness of a name to the one that was meant: by default one letter of three may be wrong. Where a
+# name may be right although it is not known, a stricter likeness keeps false alarms rare.
+LIKE, MUCH_LIKE = 0.66, 0.75
 
 
 def setting(default: Any, reader: Reader) -> Any:
@@ -50,11 +53,8 @@ def read_section(settings_class: type, section: object, where: str) -> dict[str,
     return {key: readers[key](value, f"{where}.{key}") for key, value in section.items()}
 
 
-def suggest(name: str, known: Iterable[str], likeness: float = 0.66) -> str:
-    """Returns the end of a message that names the nearest known spelling; empty without one.
-
-    Where a name may be right although it is not known, a likeness of 0.75 keeps false alarms rare.
-    """
+def suggest(name: str, known: Iterable[str], likeness: float = LIKE) -> str:
+    """Returns the end of a message that names the nearest known spelling; empty without one."""
     folded = {re.sub(r"[\W_]", "", one).lower(): one for one in known}
     near = difflib.get_close_matches(re.sub(r"[\W_]", "", name).lower(), folded, 1, likeness)
     return f"; did you mean {folded[near[0]]}" if near else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from offpath.archive.mar_file import MarFile
-from offpath.handler.config_section import suggest
+from offpath.handler.config_section import MUCH_LIKE, suggest
 from offpath.handler.serving_settings import KEYS, RANGES, name_keys
 from offpath.serving.finding import Finding, wrong
 from offpath.serving.server.model_settings import MODELS, read_models
@@ -87,4 +87,6 @@ def find_unread_settings(area: str, archive: MarFile) -> Iterator[Finding]:
 def _find_unknown(area: str, given: Iterable[object], known: Collection[str]) -> Iterator[Finding]:
     for key in map(str, given):
         if key not in known:
-            yield wrong(area, key, f"unknown key {key!r:.80}{suggest(key, known, 0.75)}", CORRECT)
+            yield wrong(
+                area, key, f"unknown key {key!r:.80}{suggest(key, known, MUCH_LIKE)}", CORRECT
+            )
