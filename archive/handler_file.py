@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,7 +11,12 @@ from offpath.archive import Say, say_nothing
 from offpath.archive.sources.definition import DefinitionFolder, check_shadowing
 from offpath.errors import WrongOption
 from offpath.handler.config_section import MUCH_LIKE, suggest
-from offpath.handler.process.lazy_imports import unused_imports_deferred
+
+# Members of TorchServe's handlers that we have another way for.
+NOT_CALLED = """
+    describe_handle explain_handle get_insights get_max_result_classes image_processing
+    set_max_result_classes
+""".split()
 
 
 @dataclass(frozen=True)
@@ -72,15 +76,14 @@ def load_custom_handler(
 def _find_uncalled(handler: type) -> Iterator[str]:
     from offpath.handler.classifier import OffpathClassifier
 
-    called = [name for name in vars(OffpathClassifier) if not name.startswith("_")]
+    called = [*(name for name in vars(OffpathClassifier) if not name.startswith("_")), "handle"]
     classes = (one for one in handler.__mro__ if one not in OffpathClassifier.__mro__)
     names = {name for one in classes for name in vars(one)}
     if names.isdisjoint(called):
         yield f"{handler.__name__} overrides no method that offpath calls: {', '.join(called)}"
     for name in sorted(names.difference(called)):
         near = suggest(name, called, MUCH_LIKE)
-        # TorchServe's handlers have further members, such as image_processing.
-        if near or not name.startswith("_") and hasattr(OffpathClassifier, name):
+        if near or name in NOT_CALLED:
             yield f"offpath does not use {handler.__name__}.{name}{near}"
 
 
@@ -92,10 +95,8 @@ def _find_unread(own: Iterable[object], file: Path) -> Iterator[str]:
 
 
 def _find_subclasses(file: Path) -> dict[str, type]:
-    # TorchServe's modules warn about missing packages, for instance TensorRT.
-    logging.getLogger("ts").setLevel(logging.ERROR)
-    with unused_imports_deferred():
-        from offpath.handler.classifier import OffpathClassifier
+    from offpath.handler.classifier import OffpathClassifier
+
     # The handler may import its neighbours, which --extra-file adds to the archive.
     module = DefinitionFolder(file).import_file(file)
     return {

@@ -26,7 +26,7 @@ OUR_HANDLER = "offpath/handler/classifier.py"
 OUR_MARK = "offpath/custom_handler.txt"
 # The manifest's number of what a server calls on offpath's handler. It grows when a server of this
 # version could not serve an archive of the one before.
-HANDLER_API = 2
+HANDLER_API = 3
 HANDLER_API_KEY = "handler_api"
 LABELS = "index_to_name.json"
 NO_LABELS = "no labels, so answers name classes by number"

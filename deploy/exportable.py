@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import offpath
-from offpath.archive.mar_file import check_runs_alone, read_mar, unpack_mar
+from offpath.archive.mar_file import OUR_MARK, check_runs_alone, read_mar, unpack_mar
 from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
@@ -24,6 +24,7 @@ PACKAGE = Path(offpath.__file__).parent
 SERVICE = (
     "__init__.py",
     "handler/__init__.py",
+    "handler/contract.py",
     "handler/error_kinds.py",
     "handler/request/__init__.py",
     "handler/request/encodings.py",
@@ -32,11 +33,10 @@ SERVICE = (
     "serving/__init__.py",
     "serving/service/*.py",
 )
-# Packages that the archive's handler imports. Its classes derive from classes of torchserve.
+# Packages that the archive's classifier imports.
 REQUIREMENTS = (
     "torch",
     "torchvision",
-    "torchserve",
     "numpy",
     "Pillow",
     "simplejpeg",
@@ -60,12 +60,14 @@ class Exportable:
 
     Attributes:
         handler: the checked `handler:` section.
+        is_custom: it has a handler of its user's, which may need classes of TorchServe.
     """
 
     path: Path
     name: str
     serving: ServingSettings
     handler: HandlerConfig
+    is_custom: bool
 
     @property
     def wants_gpu(self) -> bool:
@@ -101,7 +103,8 @@ class Exportable:
         if engine == "auto":
             # Used if it is installed and the archive holds its graph.
             engine = "openvino"
-        return [*REQUIREMENTS, *([engine] if engine in ENGINES else [])]
+        own = ["torchserve"] if self.is_custom else []
+        return [*REQUIREMENTS, *own, *([engine] if engine in ENGINES else [])]
 
 
 def read_exportable(path: Path) -> Exportable:
@@ -123,7 +126,8 @@ def read_exportable(path: Path) -> Exportable:
         handler = HandlerConfig.from_mapping(archive.model_config.get("handler"), environ={})
     except ConfigError as error:
         raise WrongOption(f"{path}: {error}") from error
-    return Exportable(path, archive.model_name, archive.serving, handler)
+    is_custom = OUR_MARK in archive.names
+    return Exportable(path, archive.model_name, archive.serving, handler, is_custom)
 
 
 def write_export(

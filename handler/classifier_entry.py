@@ -1,7 +1,8 @@
-"""The entry module of an archive: TorchServe loads its only class (ts/model_loader.py)."""
+"""The entry module of an archive; TorchServe loads its only class (ts/model_loader.py)."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -20,14 +21,20 @@ def use_archived_copy(package: Path) -> None:
 
 use_archived_copy(PACKAGE)
 
+from offpath.handler.classifier import OffpathClassifier  # noqa: E402
+from offpath.handler.custom_handler import find_handler  # noqa: E402
 from offpath.handler.process.lazy_imports import unused_imports_deferred  # noqa: E402
 
-with unused_imports_deferred():
-    from offpath.handler import classifier
-from offpath.handler.custom_handler import find_handler  # noqa: E402
+# Most models import torchvision, which takes two seconds without this.
+with contextlib.suppress(ImportError):
+    import offpath.handler.process.light_torchvision  # noqa: F401
 
-BASE = find_handler(PACKAGE, classifier.OffpathClassifier)
+# What any server loads: our classifier, or a custom subclass of it.
+BASE = find_handler(PACKAGE, OffpathClassifier)
 
+if __name__ == "classifier_entry":  # TorchServe's name for this module; other servers take BASE
+    with unused_imports_deferred():
+        from offpath.handler.on_torchserve import make_handler
 
-class Classifier(BASE):  # type: ignore[misc, valid-type]
-    """The archive's entry point: the class in handler/classifier.py, or a custom subclass of it."""
+    class Classifier(make_handler(BASE)):  # type: ignore[misc]
+        """The handler of this archive on TorchServe."""

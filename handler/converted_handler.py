@@ -23,8 +23,10 @@ class ConvertedClassifier(OffpathClassifier):
         """Gives their handler what it would have got from TorchServe's `initialize`."""
         super().initialize(context)
         self._theirs = self.theirs()
-        for name in ("manifest", "mapping", "model", "model_yaml_config", "topk"):
+        for name in ("manifest", "model", "model_yaml_config", "topk"):
             setattr(self._theirs, name, getattr(self, name))
+        # By text, as in index_to_name.json; None without that file.
+        self._theirs.mapping = {str(index): one for index, one in self.mapping.items()} or None
         self._theirs.device = torch.device("cpu")  # where the outputs are
 
     def postprocess_item(self, result: Result) -> object:

@@ -22,16 +22,10 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from offpath.handler.announcer import Announcer
+from offpath.handler.contract import Item, Reply
 from offpath.handler.errors import ItemError, PostprocessFailed, without_frames
-from offpath.handler.pipeline import Batch, Item
-from offpath.handler.prediction_log import batch_records
-from offpath.handler.prediction_log.delivery_failures import Announcer
-from offpath.handler.response import (
-    EncodedReply,
-    encode_error,
-    encode_json,
-    encode_prediction,
-)
+from offpath.handler.reply import encode_error, encode_json, encode_prediction
 from offpath.handler.wire_names import EXPLAIN_HEADER, PREFIX
 
 logger = logging.getLogger(__name__)
@@ -47,13 +41,6 @@ class ClassProbability(NamedTuple):
 
     label: str
     probability: float
-
-
-class RequestContext(batch_records.RecordContext, Protocol):
-    """The context that the prediction log's records need, plus access to one header."""
-
-    def get_request_header(self, idx: int, key: str) -> str | None:
-        """Returns one header of a request; None without it."""
 
 
 @dataclass(slots=True)
@@ -90,21 +77,16 @@ class CustomReplies:
         subject = type(handler).postprocess_item.__qualname__
         self._announcer = Announcer(logger, subject)
 
-    def encode(self, batch: Batch, context: RequestContext) -> list[EncodedReply]:
-        """Encodes the items as replies, in the rows' order; an item that fails gets its error."""
-        replies = []
-        for idx, item in enumerate(batch.items):
-            if item.error is not None:
-                replies.append(encode_error(item.error))
-            elif context.get_request_header(idx, EXPLAIN_HEADER) == "True":
-                # The classifier replaces this reply by the explanation.
-                replies.append(encode_prediction([]))
-            else:
-                result = make_result(item, context, idx)
-                replies.append(self._answer(item, result))
-        return replies
+    def encode(self, item: Item) -> Reply:
+        """Encodes one item as a reply; an item that fails gets its error."""
+        if item.error is not None:
+            return encode_error(item.error)
+        if item.request.headers.get(EXPLAIN_HEADER) == "True":
+            # The classifier replaces this reply by the explanation.
+            return encode_prediction([])
+        return self._answer(item, make_result(item))
 
-    def _answer(self, item: Item, result: Result) -> EncodedReply:
+    def _answer(self, item: Item, result: Result) -> Reply:
         try:
             reply = encode_json(self._handler.postprocess_item(result))
             if result.log:
@@ -116,7 +98,7 @@ class CustomReplies:
             if is_sendable(error):
                 item.error = without_frames(error)
                 return encode_error(item.error)
-            self._announce(error, "its status, phrase, type or message cannot be sent")
+            self._announce(error, "its status, type or message cannot be sent")
         except Exception as error:
             self._announce(error, str(error))
         item.error = PostprocessFailed(FAILED)
@@ -141,25 +123,21 @@ class CustomReplies:
         self._announcer.announce(kind, f"{kind}: {escaped}; the item gets a 500")
 
 
-def make_result(item: Item, context: RequestContext, idx: int) -> Result:
-    headers = {
-        name.lower(): value
-        for name, value in context.get_all_request_header(idx).items()
-        # They include the door's key.
-        if not name.lower().startswith(PREFIX)
-    }
+def make_result(item: Item) -> Result:
+    # The front door's headers include its key.
+    given = item.request.headers.items()
+    headers = {name: value for name, value in given if not name.startswith(PREFIX)}
     typed = [ClassProbability(*one) for one in item.predictions]
-    return Result(typed, context.get_request_id(idx) or "", headers, outputs=item.outputs)
+    return Result(typed, item.request.id, headers, outputs=item.outputs)
 
 
 def is_sendable(error: ItemError) -> bool:
-    """Returns True if TorchServe's protocol and the metrics can carry a custom handler's error."""
-    words = (error.phrase, error.type)
+    """Returns True if replies and metrics can carry a custom handler's error."""
     return (
         isinstance(error.status, int)
         and 400 <= error.status < 600
         and isinstance(error.message, str)
-        and all(isinstance(w, str) and w.isascii() and w.isprintable() for w in words)
+        and error.type.isascii()
     )
 
 
@@ -171,7 +149,7 @@ def find_handler(package: Path, default: type) -> type:
         default: class to return if the archive has no custom handler.
 
     Raises:
-        ImportError: the file that the archive names cannot be imported.
+        ImportError: the file that the archive names, or a package that it needs, is missing.
     """
     mark = package / MARK_FILE
     if not mark.is_file():
@@ -184,6 +162,13 @@ def find_handler(package: Path, default: type) -> type:
         raise ImportError(f"{name}.py in the archive cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != "ts":
+            raise
+        raise ImportError(
+            f"{name}.py needs TorchServe's classes: pip install torchserve"
+        ) from error
     found: type = getattr(module, class_name)
     return found

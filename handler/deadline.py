@@ -1,8 +1,8 @@
 """Finds requests that cannot be answered in time, so that nobody decodes them.
 
 A request's time begins when its body has arrived, and ends after the milliseconds that a header
-leaves, or after the archive's setting. Headers can say when it began. Anybody may have written
-them, but they can only make a request older: a time in the future counts as now, and so does none.
+leaves, or after the archive's setting. Headers can say that it began earlier. Anybody may have
+written them, but they can only make a request older: a time in the future counts as now.
 """
 
 from __future__ import annotations
@@ -10,22 +10,16 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from offpath.handler.errors import DeadlineExceeded, ItemError
-from offpath.handler.request.body_from_front_door import Row
-from offpath.handler.wire_names import ARRIVED_HEADER, RECEIVED_HEADER
+from offpath.handler.contract import Request
+from offpath.handler.errors import DeadlineExceeded
+from offpath.handler.wire_names import ARRIVED_HEADER
 
-# True: milliseconds that are left; the second is Envoy's. False: when the request began, from the
-# front door (nginx.conf), from our servers without one (archived_handler.py) or from other proxies.
-HEADERS = {
-    "x-request-timeout-ms": True,
-    "x-envoy-expected-rq-timeout-ms": True,
-    ARRIVED_HEADER: False,
-    RECEIVED_HEADER: False,
-    "x-request-start": False,
-}
+# Milliseconds that are left; the second is Envoy's.
+TIMEOUTS = ("x-request-timeout-ms", "x-envoy-expected-rq-timeout-ms")
+# When the request began, from the front door (nginx.conf) or from other proxies.
+STARTS = (ARRIVED_HEADER, "x-request-start")
 TIMEOUT = re.compile(r"[0-9]{1,9}")
 # Seconds with a fraction, or milliseconds.
 START = re.compile(r"(?:t=)?(?:([0-9]{10}\.[0-9]{1,6})|([0-9]{13}))")
@@ -56,31 +50,24 @@ class Deadlines:
         self._clock = clock
         self._expected_ms = 0.0
 
-    def refuse_late(
-        self,
-        rows: Sequence[Row | ItemError],
-        headers: Sequence[Mapping[str, Any]],
-    ) -> list[Row | ItemError]:
-        """Returns the rows of a batch, with an error in place of those that would be late."""
+    def refuse_late(self, requests: Sequence[Request]) -> dict[int, DeadlineExceeded]:
+        """Returns an error for each request that would be late, by its index."""
         now_s = self._clock()
-        refused = [self._judge(one, now_s) for one in headers]
-        return [error or row for error, row in zip(refused, rows)]
+        judged = ((idx, self._judge(one, now_s)) for idx, one in enumerate(requests))
+        return {idx: error for idx, error in judged if error is not None}
 
     def learn(self, took_s: float) -> None:
         took_ms = min(1e3 * took_s, MAX_RAISED * self._expected_ms or math.inf)
         less_ms = self._expected_ms - took_ms
         self._expected_ms -= less_ms * (FORGOTTEN if less_ms > 0 else 1)
 
-    def _judge(self, headers: Mapping[str, Any], now_s: float) -> DeadlineExceeded | None:
-        allowed_ms, began_s = self._max_ms, now_s
-        for name, value in headers.items():
-            is_timeout = HEADERS.get(name.lower())
-            if is_timeout is None or not isinstance(value, str):
-                continue
-            if not is_timeout:
-                began_s = min(began_s, read_start(value))
-            elif TIMEOUT.fullmatch(value):
-                allowed_ms = min(allowed_ms, int(value))
+    def _judge(self, request: Request, now_s: float) -> DeadlineExceeded | None:
+        headers = request.headers
+        given = [headers[name] for name in TIMEOUTS if name in headers]
+        allowed_ms = min([self._max_ms, *(int(one) for one in given if TIMEOUT.fullmatch(one))])
+        began_s = min([now_s, *(read_start(headers[name]) for name in STARTS if name in headers)])
+        if request.arrived_s:
+            began_s = min(began_s, now_s - (time.monotonic() - request.arrived_s))
         waited_ms = 1e3 * (now_s - began_s)
         expected_ms = min(self._expected_ms, MAX_EXPECTED * allowed_ms)
         if waited_ms + expected_ms < allowed_ms:

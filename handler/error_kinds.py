@@ -14,9 +14,7 @@ class ErrorKind(NamedTuple):
 
     Attributes:
         type: its name for clients and metrics.
-        text: the handler's reason phrase, or the message of a reply without the handler. It is
-            ASCII, because TorchServe's protocol counts a phrase's characters but sends bytes
-            (ts/protocol/otf_message_handler.py): anything else hangs the worker.
+        text: what it is, for the API's description, or the message of a reply without the handler.
         is_passing: the same request may succeed a second later (`Retry-After: 1`).
     """
 

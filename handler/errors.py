@@ -1,7 +1,7 @@
 """Errors of the handler: of its settings, and of single items.
 
-An `ItemError` belongs to one item of a batch: clients see its HTTP status, type, phrase and message
-and nothing else. Details of bugs go to the worker's log.
+An `ItemError` belongs to one item of a batch: clients see its HTTP status, type and message and
+nothing else. Details of bugs go to the worker's log.
 """
 
 from __future__ import annotations
@@ -22,22 +22,19 @@ class ItemError(Exception):
     """One item cannot be answered; its neighbours in the batch can.
 
     Attributes:
-        status: HTTP status of the reply. This and `phrase` come from error_kinds.py, or a custom
-            handler's subclass sets them.
-        phrase: reason phrase, ASCII (`ErrorKind.text`).
+        status: HTTP status of the reply, from error_kinds.py; a custom handler's subclass sets it.
         is_passing: the reply gets a `Retry-After`.
         message: what was wrong and what is accepted, for the body of the reply.
         fields: further fields of that body.
     """
 
     status = 400
-    phrase = "bad request"
     is_passing = False
     fields: Mapping[str, Any] = {}
 
     def __init_subclass__(cls) -> None:
         if cls.__module__ == __name__:
-            cls.status, _, cls.phrase, cls.is_passing = KINDS[cls.__name__]
+            cls.status, _, _, cls.is_passing = KINDS[cls.__name__]
 
     def __init__(self, message: str) -> None:
         super().__init__(message)

@@ -1,9 +1,8 @@
-"""Turns batch timings and counters into TorchServe metrics.
+"""Sums the timings and counts of batches, and publishes the differences about once per second.
 
-TorchServe reads metrics from the worker's stdout, one line each. To avoid a line per request or per
-batch, values are summed here, and a thread writes the differences about once per second. Names and
-dimensions are declared in serving/conf/metrics.yaml, or found by `model_metrics_auto_detect=true`.
-A SIGKILL loses the counts of the current second.
+TorchServe reads metrics from the worker's stdout, one line each; so a value per request or per
+batch would be dear. A SIGKILL loses the counts of the current second. serving/conf/metrics.yaml
+declares the names and labels to TorchServe.
 """
 
 from __future__ import annotations
@@ -12,11 +11,8 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any
 
-from ts.metrics.metric_cache_errors import MetricsCacheKeyError
-from ts.metrics.metric_type_enum import MetricTypes
-
+from offpath.handler.contract import Publish
 from offpath.handler.latency import (
     REQUEST_BUCKETS,
     STAGE_BUCKETS,
@@ -24,13 +20,13 @@ from offpath.handler.latency import (
     name_class,
 )
 from offpath.handler.prediction_log.prediction_log import LogCounters
-from offpath.handler.process.foreign_server import declares
 from offpath.handler.stages import BatchTimings
 
 # Buckets are many lines, so they are written less often than sums.
 BUCKETS_INTERVAL_S = 5.0
 BATCH_SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64)
 DECODED_BY_CPU = "offpath_gpu_decode_out_of_memory_total"
+BATCHES = ("offpath_batches_total", "offpath_items_total")
 MODEL_FAILURES = ("offpath_out_of_memory_total", "offpath_sick_workers_total")
 LOG_COUNTERS = ("appended", "shipped", "dropped", "retries")
 # LogCounters' attribute -> metric.
@@ -40,33 +36,32 @@ LOG_GAUGES = {
     "last_success_unix_s": "offpath_log_last_success_timestamp_seconds",
 }
 
-# A series is a metric name and the values of its dimensions after ModelName.
+# A series is a metric name and the values of its labels after ModelName.
 MetricKey = tuple[str, tuple[str, ...]]
-DIMENSIONS = {
-    "offpath_stage_seconds_total": ["ModelName", "Stage"],
-    "offpath_batch_size_bucket_total": ["ModelName", "Le"],
-    "offpath_errors_total": ["ModelName", "Type"],
-    STAGE_BUCKETS: ["ModelName", "Stage", "le"],
-    REQUEST_BUCKETS: ["ModelName", "status", "le"],
+LABELS = {
+    "offpath_stage_seconds_total": ("Stage",),
+    "offpath_batch_size_bucket_total": ("Le",),
+    "offpath_errors_total": ("Type",),
+    STAGE_BUCKETS: ("Stage", "le"),
+    REQUEST_BUCKETS: ("status", "le"),
 }
 
 
-class MetricsEmitter:
-    """Sums the reports of batches and hands the differences to TorchServe.
+class Metrics:
+    """Sums the reports of batches and hands the differences to the server.
 
     Args:
-        cache: TorchServe's metrics cache (`context.metrics`).
         read_log: returns the prediction log's counters; called before each write.
     """
 
     def __init__(
         self,
-        cache: Any,
+        publish: Publish,
         model_name: str,
         interval_s: float,
         read_log: Callable[[], LogCounters] | None = None,
     ) -> None:
-        self._cache = cache
+        self._publish = publish
         self._model_name = model_name
         self._interval_s = interval_s
         self._read_log = read_log
@@ -75,8 +70,6 @@ class MetricsEmitter:
         self._log_counters = LogCounters(oldest_unshipped_age_s=-1.0)
         self._sums: dict[MetricKey, float] = defaultdict(float)
         self._histograms = make_histograms()
-        # A server that does not declare them would log each of their many lines twice.
-        self._takes_buckets = declares(cache, STAGE_BUCKETS)
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
@@ -90,12 +83,12 @@ class MetricsEmitter:
         counts = {
             "offpath_worker_starts_total": 1,
             "offpath_engine_refusals_total": refused_engines,
-            **dict.fromkeys((*MODEL_FAILURES, DECODED_BY_CPU), 0),
+            **dict.fromkeys((*BATCHES, *MODEL_FAILURES, DECODED_BY_CPU), 0),
         }
         if self._read_log is not None:
             counts |= {f"offpath_log_{name}_total": 0 for name in LOG_COUNTERS}
         for name, count in counts.items():
-            self._emit(name, (), count, MetricTypes.COUNTER)
+            self._emit(name, (), count, True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -133,7 +126,7 @@ class MetricsEmitter:
         """Writes the values that changed since the last write."""
         with self._lock:
             sums, self._sums = self._sums, defaultdict(float)
-            if has_buckets and self._takes_buckets:
+            if has_buckets:
                 for name, histograms in self._histograms.items():
                     for key, le, number in histograms.read():
                         label = name_class(key) if isinstance(key, int) else str(key)
@@ -141,7 +134,7 @@ class MetricsEmitter:
                 self._histograms = make_histograms()
         for (name, values), value in sums.items():
             if value > 0:
-                self._emit(name, values, value, MetricTypes.COUNTER)
+                self._emit(name, values, value, True)
         if self._read_log is not None:
             self._write_log(self._read_log())
 
@@ -150,10 +143,10 @@ class MetricsEmitter:
         for name in LOG_COUNTERS:
             difference = getattr(now, name) - getattr(before, name)
             if difference > 0:
-                self._emit(f"offpath_log_{name}_total", (), difference, MetricTypes.COUNTER)
+                self._emit(f"offpath_log_{name}_total", (), difference, True)
         for name, metric in LOG_GAUGES.items():
             if getattr(now, name) != getattr(before, name):
-                self._emit(metric, (), getattr(now, name), MetricTypes.GAUGE)
+                self._emit(metric, (), getattr(now, name), False)
 
     def _run(self) -> None:
         turns = max(1, round(BUCKETS_INTERVAL_S / self._interval_s))
@@ -163,14 +156,10 @@ class MetricsEmitter:
             self.write(has_buckets=turn % turns == 0)
         self.write()
 
-    def _emit(self, name: str, values: tuple[str, ...], value: float, kind: MetricTypes) -> None:
-        dimensions = DIMENSIONS.get(name, ["ModelName"])
-        try:
-            metric = self._cache.get_metric(name, kind)
-        except MetricsCacheKeyError:
-            metric = self._cache.add_metric_to_cache(name, "count", dimensions, kind)
+    def _emit(self, name: str, values: tuple[str, ...], value: float, is_counter: bool) -> None:
+        labels = dict(zip(LABELS.get(name, ()), values))
         # Rounded, because below a nanosecond Python would write a long exponent.
-        metric.add_or_update(round(value, 9), [self._model_name, *values])
+        self._publish(name, round(value, 9), is_counter, {"ModelName": self._model_name, **labels})
 
 
 def make_histograms() -> dict[str, Histograms]:

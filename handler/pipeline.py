@@ -1,6 +1,6 @@
-"""Runs a batch of payloads through all stages, without knowing TorchServe.
+"""Reads requests into items, and predicts batches of items, without knowing any server.
 
-The profiler, the tests and other servers run the same code from a plain Python process.
+Rivals in benchmarks and the tests run the same code.
 """
 
 from __future__ import annotations
@@ -9,54 +9,32 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
 from offpath.handler.config import HandlerConfig
+from offpath.handler.contract import Item, Request
 from offpath.handler.errors import BatchOutOfTime, ItemError, ModelFailed, without_frames
-from offpath.handler.image.formats import Payload
 from offpath.handler.image.nvjpeg import DecodeTogether, DeviceDecoder, find_nvjpeg
 from offpath.handler.input_maker import InputMaker, silence_decoders
 from offpath.handler.model.batch_runner import BatchRunner
-from offpath.handler.request.body_from_front_door import Row
-from offpath.handler.request.payload import read_payload
-from offpath.handler.response import EncodedReply, encode_error, encode_prediction
+from offpath.handler.request.payload import read_fields, read_payload
 from offpath.handler.stages import Stage, StageTimer
 
 NOT_FINITE = (
     "the model's scores are not finite (NaN or infinity); check the weights, and the"
     " precision if it is fp16"
 )
-
-
-@dataclass(slots=True)
-class Item:
-    """One request of a batch, on its way to a reply.
-
-    Attributes:
-        payload: the image's bytes; None if the row held none.
-        error: set by the first stage that fails on this item.
-        index: place of the image in the batch buffer; None before it has one.
-        predictions: (label, score), best first.
-        outputs: the model's raw outputs, float32 [1, classes]; only for a custom handler.
-        extra: a custom handler's addition to the record of the prediction log.
-    """
-
-    payload: Payload | None = None
-    error: ItemError | None = None
-    index: int | None = None
-    predictions: list[tuple[str, float]] = field(default_factory=list)
-    outputs: torch.Tensor | None = None
-    extra: Mapping[str, Any] | None = None
+# The stages of `Item.seconds`, in its order.
+READ_STAGES = (Stage.READ, Stage.DECODE, Stage.TRANSFORM)
 
 
 @dataclass(slots=True)
 class Batch:
-    """The items of one call of `handle`, with their timer."""
+    """Items that are answered together, with their timer."""
 
     items: list[Item]
     timer: StageTimer
@@ -68,7 +46,7 @@ class Batch:
 
 
 class Pipeline:
-    """The request path's stages over one batch runner.
+    """The stages from requests to predictions, over one batch runner.
 
     Args:
         labels: class index -> label; a class without a label is named by its index.
@@ -77,6 +55,7 @@ class Pipeline:
             settings ask for it and it works.
         batch_s: seconds after which no further image of a batch is decoded; 0 is no limit. Later
             items get a 503, because TorchServe ends the worker at `responseTimeout`.
+        open_request: gives a request the body that the front door has named.
     """
 
     def __init__(
@@ -87,6 +66,7 @@ class Pipeline:
         threads: int,
         decode_together: DecodeTogether | None = None,
         batch_s: float = 0.0,
+        open_request: Callable[[Request], Request] | None = None,
     ) -> None:
         silence_decoders()
         self.config = config
@@ -95,16 +75,15 @@ class Pipeline:
         threshold = config.threshold
         # Without a threshold all finite scores are answered: a model may mask classes by -inf.
         self._least = -sys.float_info.max if threshold is None else threshold
-        self._geometry = config.input_geometry
         self._batch_s = batch_s or math.inf
-        self._end_s = math.inf
+        self._open_request = open_request
         self._input_maker = InputMaker(config)
         if decode_together is None and config.decode == "nvjpeg":
             decode_together = find_nvjpeg(runner.device)
         self._device_decoder = None
         if decode_together is not None:
             self._device_decoder = DeviceDecoder(
-                decode_together, config.decode_options, self._geometry
+                decode_together, config.decode_options, config.input_geometry
             )
         self._threads = threads
         # The calling thread decodes too. A thread of the pool starts when it is first needed.
@@ -116,30 +95,63 @@ class Pipeline:
         is_missing = self.config.decode == "nvjpeg" and self._device_decoder is None
         return "scaled" if is_missing else self.config.decode
 
-    def classify(self, rows: Sequence[Row | ItemError]) -> list[EncodedReply]:
-        """Runs all stages in turn, as `handle` does, without TorchServe."""
-        return self.postprocess(self.inference(self.preprocess(rows)))
+    def read(self, request: Request, end_s: float = math.inf) -> Item:
+        """Decodes a request's image, or leaves a JPEG to the device; any thread may call this.
 
-    def preprocess(self, rows: Sequence[Row | ItemError]) -> Batch:
-        """Decodes rows into the batch buffer; a bad row becomes an item with an error."""
-        batch = Batch([Item() for _ in rows], StageTimer())
-        self._end_s = time.perf_counter() + self._batch_s
-        with batch.timer.stage(Stage.READ):
-            for row, item in zip(rows, batch.items):
-                self._read(row, item)
-        good = batch.good()
-        self.runner.begin(len(good))
-        for index, item in enumerate(good):
-            item.index = index
-        self._decode_all(good, batch)
-        return batch
+        Args:
+            end_s: `perf_counter` time after which nothing is decoded.
+        """
+        item, start = Item(request), time.perf_counter()
+        try:
+            if self._open_request is not None:
+                item.request = request = self._open_request(request)
+            fields = read_fields(request)
+            item.target = fields.get("target")
+            item.payload = read_payload(fields, self.config.max_payload_bytes)
+            if start > end_s:
+                raise BatchOutOfTime(
+                    "the other images of the batch took too long; send the request again"
+                )
+        except ItemError as error:
+            item.error = without_frames(error)
+        item.seconds = (time.perf_counter() - start,)
+        decoder = self._device_decoder
+        if item.error is None and (decoder is None or not decoder.takes(item.payload or b"")):
+            self._decode(item)
+        return item
 
-    def inference(self, batch: Batch) -> Batch:
+    def read_batch(
+        self, requests: Sequence[Request], errors: Mapping[int, ItemError] | None = None
+    ) -> Batch:
+        """Reads requests on the calling thread and its helpers.
+
+        Args:
+            errors: of requests that must not be read, by their index.
+        """
+        timer, end_s = StageTimer(), time.perf_counter() + self._batch_s
+        items = [Item(request) for request in requests]
+        for idx, error in (errors or {}).items():
+            items[idx].error = error
+
+        def read(idx: int) -> None:
+            items[idx] = self.read(requests[idx], end_s)
+
+        shares = dict.fromkeys(READ_STAGES, 0.0)
+        with timer.shared(shares):
+            self._share_out(read, [idx for idx, item in enumerate(items) if item.error is None])
+            for item in items:
+                for stage, seconds in zip(READ_STAGES, item.seconds):
+                    shares[stage] += seconds
+        return Batch(items, timer)
+
+    def predict(self, batch: Batch) -> Batch:
         """Adds predictions to the items without an error, or an error if they are not finite.
 
         Raises:
             FloatingPointError: no item has a finite score, so the model itself is probably broken.
         """
+        if batch.good():
+            self._fill_buffer(batch)
         good = batch.good()
         if not good:
             return batch
@@ -147,10 +159,7 @@ class Pipeline:
         count = 1 + max(item.index for item in good if item.index is not None)
         top_k = self.runner.run(count, batch.timer)
         with batch.timer.stage(Stage.POSTPROCESS):
-            probabilities, classes = (
-                top_k.probabilities.tolist(),
-                top_k.classes.tolist(),
-            )
+            probabilities, classes = top_k.probabilities.tolist(), top_k.classes.tolist()
             # A NaN counts as the best score.
             if not any(math.isfinite(probabilities[item.index][0]) for item in good):
                 raise FloatingPointError(NOT_FINITE)
@@ -166,104 +175,81 @@ class Pipeline:
                     item.outputs = top_k.outputs[[item.index]]
         return batch
 
-    def postprocess(self, batch: Batch) -> list[EncodedReply]:
-        with batch.timer.stage(Stage.POSTPROCESS):
-            return [
-                (encode_error(item.error) if item.error else encode_prediction(item.predictions))
-                for item in batch.items
-            ]
+    def _fill_buffer(self, batch: Batch) -> None:
+        """Puts the images into the batch buffer, and decodes those that were left to the device."""
+        good = batch.good()
+        self.runner.begin(len(good))
+        for index, item in enumerate(good):
+            item.index = index
+        left = [item for item in good if item.pixels is None]
+        if left and self._device_decoder is not None:
+            self._decode_on_device(left, batch, self._device_decoder)
+        with batch.timer.stage(Stage.TRANSFORM):
+            for item in good:
+                if item.pixels is not None:
+                    self.runner.pixels[item.index] = item.pixels
 
-    def warm_up(self, payloads: Sequence[Payload]) -> None:
-        """Runs every batch size once, and the given payloads through every stage."""
-        self.runner.warm_up()
-        for payload in payloads:
-            self.classify([{"body": payload}])
+    def _share_out(self, work: Callable[[int], None], indices: Sequence[int]) -> None:
+        """Calls `work` with each index, on the calling thread and its helpers.
 
-    def _read(self, row: Row | ItemError, item: Item) -> None:
-        if isinstance(row, ItemError):  # refused before it was read
-            item.error = row
-            return
-        try:
-            item.payload = read_payload(row, self.config.max_payload_bytes)
-        except ItemError as error:
-            item.error = without_frames(error)
-
-    def _decode_all(self, items: Sequence[Item], batch: Batch) -> None:
-        shares = {Stage.DECODE: 0.0, Stage.TRANSFORM: 0.0}
-        with batch.timer.shared(shares):
-            if self._device_decoder is not None:
-                items, decode_s, transform_s = self._decode_on_device(items, self._device_decoder)
-                batch.without_memory = self._device_decoder.without_memory
-                shares[Stage.DECODE] += decode_s
-                shares[Stage.TRANSFORM] += transform_s
-            for decode_s, transform_s in self._decode_on_threads(items):
-                shares[Stage.DECODE] += decode_s
-                shares[Stage.TRANSFORM] += transform_s
-
-    def _decode_on_threads(self, items: Sequence[Item]) -> list[tuple[float, float]]:
-        """Decodes items on the calling thread and its helpers; returns each item's seconds.
-
-        Each thread takes the next item when it is done with one. A future per item would wake two
+        Each thread takes the next index when it is done with one. A future per item would wake two
         threads per image, which costs up to 0.2 ms of CPU.
         """
-        waiting = iter(items)  # threads may share a list's iterator
+        waiting = iter(indices)  # threads may share a list's iterator
 
-        def decode_some() -> list[tuple[float, float]]:
-            return [self._decode(item) for item in waiting]
+        def do_some() -> None:
+            for index in waiting:
+                work(index)
 
-        count = min(self._threads, len(items)) - 1
-        helpers = [self._pool.submit(decode_some) for _ in range(count)]
+        count = min(self._threads, len(indices)) - 1
+        helpers = [self._pool.submit(do_some) for _ in range(count)]
         try:
-            seconds = decode_some()
+            do_some()
         finally:
-            wait(helpers)  # so that none still writes into the next batch
-        return seconds + [pair for helper in helpers for pair in helper.result()]
+            wait(helpers)  # so that none still works on this batch when the next one begins
+        for helper in helpers:
+            helper.result()
 
     def _decode_on_device(
-        self, items: Sequence[Item], decoder: DeviceDecoder
-    ) -> tuple[list[Item], float, float]:
-        """Decodes and resizes on the device, as far as it can, into the batch.
+        self, items: Sequence[Item], batch: Batch, decoder: DeviceDecoder
+    ) -> None:
+        """Decodes and resizes on the device, as far as it can, and the rest on the CPU."""
+        shares = {Stage.DECODE: 0.0, Stage.TRANSFORM: 0.0}
+        with batch.timer.shared(shares):
+            start = time.perf_counter()
+            images = decoder.decode([item.payload or b"" for item in items])
+            decoded = time.perf_counter()
+            left = []
+            for item, pixels in zip(items, decoder.resize(images)):
+                if pixels is None or item.index is None:
+                    left.append(item)
+                else:
+                    self.runner.put_from_device(item.index, pixels)
+            shares[Stage.DECODE] += decoded - start
+            shares[Stage.TRANSFORM] += time.perf_counter() - decoded
+            batch.without_memory = decoder.without_memory
+            self._share_out(lambda n: self._decode(left[n]), range(len(left)))
+            for item in left:
+                for stage, seconds in zip(READ_STAGES[1:], item.seconds[1:]):
+                    shares[stage] += seconds
 
-        Returns:
-            the items that are left to the CPU, and the seconds spent decoding and transforming.
-        """
-        start = time.perf_counter()
-        payloads = [item.payload or b"" for item in items]
-        images = decoder.decode(payloads)
-        decoded = time.perf_counter()
-        left = []
-        for item, pixels in zip(items, decoder.resize(images)):
-            if pixels is None or item.index is None:
-                left.append(item)
-            else:
-                self.runner.put_from_device(item.index, pixels)
-        return left, decoded - start, time.perf_counter() - decoded
-
-    def _decode(self, item: Item) -> tuple[float, float]:
-        """Decodes and resizes one item into the batch.
-
-        Returns:
-            seconds spent decoding and transforming, by this thread's clock.
-        """
+    def _decode(self, item: Item) -> None:
+        """Decodes and resizes one item on the CPU; its thread's clock counts the seconds."""
         start = decoded = time.perf_counter()
         try:
-            decoded = self._decode_into_batch(item, start)
+            item.pixels, decoded = self._input_maker.make(item.payload or b"")
         except ItemError as error:
             item.error = without_frames(error)
             decoded = time.perf_counter()  # only decoding raises
-        return decoded - start, time.perf_counter() - decoded
+        item.seconds = (*item.seconds, decoded - start, time.perf_counter() - decoded)
 
-    def _decode_into_batch(self, item: Item, start: float) -> float:
-        payload, index = item.payload, item.index
-        if payload is None or index is None:
-            raise RuntimeError("the decoder got an item without a payload or a place")
-        if start > self._end_s:
-            raise BatchOutOfTime(
-                "the other images of the batch took too long; send the request again"
-            )
-        pixels, decoded = self._input_maker.make(payload)
-        self.runner.pixels[index] = pixels
-        return decoded
+
+def batch_of(items: Sequence[Item]) -> Batch:
+    """Makes a batch of items that were read one by one, whose seconds count as the batch's."""
+    batch = Batch(list(items), StageTimer())
+    for item in items:
+        batch.timer.add(dict(zip(READ_STAGES, item.seconds)))
+    return batch
 
 
 def set_threads(threads: int) -> None:

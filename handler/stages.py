@@ -9,14 +9,14 @@ from enum import Enum
 
 
 class Stage(str, Enum):
-    """The parts of `handle`, in their order."""
+    """The parts of a batch, in their order."""
 
-    READ = "read"  # rows from TorchServe -> payload bytes
+    READ = "read"  # request -> payload bytes
     DECODE = "decode"  # payload bytes -> full or scaled pixels
     TRANSFORM = "transform"  # pixels -> the model's input in the batch buffer
     TRANSFER = "transfer"  # batch buffer -> device
     INFERENCE = "inference"  # normalise, forward, activation, top-k, copy back
-    POSTPROCESS = "postprocess"  # top-k -> encoded replies, statuses and headers
+    POSTPROCESS = "postprocess"  # top-k -> encoded replies
     LOG = "log"  # records -> kernel
 
 
@@ -53,6 +53,12 @@ class StageTimer:
             for stage, share in shares.items():
                 self.seconds[stage] += wall * share / total if total else 0.0
 
+    def add(self, seconds: Mapping[Stage, float]) -> None:
+        """Adds work that was done before this object was made: the total grows by it too."""
+        for stage, value in seconds.items():
+            self.seconds[stage] += value
+            self._start -= value
+
     def elapsed_s(self) -> float:
         return self._clock() - self._start
 
@@ -70,7 +76,7 @@ class BatchTimings:
     def __init__(self, seconds: Mapping[Stage, float], total_s: float) -> None:
         self.seconds = seconds
         self.total_s = total_s
-        self.other_s = total_s - sum(seconds.values())
+        self.other_s = max(0.0, total_s - sum(seconds.values()))  # a sum may be rounded up
 
 
 def format_server_timing(timings: BatchTimings) -> str:

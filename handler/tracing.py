@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 try:
     from opentelemetry.context import Context
@@ -39,9 +39,7 @@ except ImportError as error:
         "pip install 'torchserve-offpath[otel]'"
     ) from error
 
-from offpath.handler.pipeline import Batch, Item
-from offpath.handler.prediction_log.batch_records import RecordContext
-from offpath.handler.process.warmup import is_warm_up
+from offpath.handler.contract import Item
 from offpath.handler.stages import BatchTimings
 
 TRACES_PATH = "/v1/traces"
@@ -57,13 +55,15 @@ class Tracer:
     Args:
         endpoint: URL of the collector, for instance `http://host:4318`.
         share: share of the requests without a `traceparent` that are traced, in [0, 1].
-        attributes: attributes of every span's resource, besides OTEL_RESOURCE_ATTRIBUTES and
+        model, version: attributes of every span's resource, besides OTEL_RESOURCE_ATTRIBUTES and
             OTEL_SERVICE_NAME.
     """
 
-    def __init__(self, endpoint: str, share: float, attributes: Mapping[str, str]) -> None:
+    def __init__(self, endpoint: str, share: float, model: str, version: str) -> None:
+        self._model = model
         name = os.environ.get("OTEL_SERVICE_NAME", "offpath")
-        resource = Resource.create({"service.name": name, **attributes})
+        attributes = {"service.name": name, "offpath.model": model, "service.version": version}
+        resource = Resource.create(attributes)
         self._provider = TracerProvider(resource=resource)
         exporter = OTLPSpanExporter(endpoint.rstrip("/") + TRACES_PATH)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
@@ -71,36 +71,30 @@ class Tracer:
         self._propagator = TraceContextTextMapPropagator()
         self._share = share
 
-    def trace(self, batch: Batch, context: RecordContext, warm_up_key: str | None) -> None:
-        """Makes the spans of a batch that was answered just now."""
-        chosen: list[tuple[int, Context]] = []
-        for idx in range(len(batch.items)):
-            headers = context.get_all_request_header(idx)
-            parent = self._choose(headers)
-            if parent is not None and not is_warm_up(headers, warm_up_key):
-                chosen.append((idx, parent))
+    def trace(self, items: Sequence[Item], timings: BatchTimings, size: int) -> None:
+        """Makes the spans of items that were answered just now, in a batch of `size`."""
+        parents = ((item, self._choose(item.request.headers)) for item in items)
+        chosen = [(item, parent) for item, parent in parents if parent is not None]
         if not chosen:
             return
-        timings = batch.timer.read()
         end_ns = time.time_ns()
         begin_ns = end_ns - int(timings.total_s * 1e9)
-        size = len(batch.items)
         batch_span = self._tracer.start_span(
             "batch", ROOT, start_time=begin_ns, attributes={"offpath.batch_size": size}
         )
         batch_span.end(end_ns)
         link = Link(batch_span.get_span_context())
-        for idx, parent in chosen:
+        for item, parent in chosen:
             span = self._tracer.start_span(
-                f"classify {context.model_name}",
+                f"classify {self._model}",
                 parent,
                 SpanKind.SERVER,
-                describe(batch.items[idx], context.get_request_id(idx), size),
+                describe(item, size),
                 [link],
                 begin_ns,
             )
-            if (error := batch.items[idx].error) is not None and error.status >= 500:
-                span.set_status(Status(StatusCode.ERROR, error.type))
+            if item.error is not None and item.status >= 500:
+                span.set_status(Status(StatusCode.ERROR, item.error.type))
             self._add_stages(set_span_in_context(span), timings, begin_ns)
             span.end(end_ns)
 
@@ -109,14 +103,8 @@ class Tracer:
 
     def _choose(self, headers: Mapping[str, str]) -> Context | None:
         """Returns the parent of a request's span; None if the request is not traced."""
-        found = {
-            name: value
-            for key, value in headers.items()
-            if len(key) <= len("traceparent")
-            and (name := key.lower()) in TRACE_HEADERS
-            and isinstance(value, str)
-        }
-        if "traceparent" in found:
+        if "traceparent" in headers:
+            found = {name: headers[name] for name in TRACE_HEADERS if name in headers}
             parent = self._propagator.extract(found, ROOT)
             client_span: SpanContext = get_current_span(parent).get_span_context()
             if client_span.is_valid:
@@ -131,11 +119,11 @@ class Tracer:
                 child.end(begin_ns)
 
 
-def describe(item: Item, request_id: str | None, size: int) -> dict[str, str | int]:
+def describe(item: Item, size: int) -> dict[str, str | int]:
     """Returns a request's attributes, which never include text from its client."""
     described: dict[str, str | int] = {
-        "http.response.status_code": 200 if item.error is None else item.error.status,
-        "offpath.request_id": request_id or "",
+        "http.response.status_code": item.status,
+        "offpath.request_id": item.request.id,
         "offpath.batch_size": size,
         "offpath.payload_bytes": len(item.payload or b""),
     }

@@ -17,9 +17,8 @@ TYPE_HEADER = "x-offpath-type"
 ID_HEADER = "x-offpath-id"
 # The client's address, and the limits of its requests: `client-connections` of `queue`.
 CLIENT_HEADER = "x-offpath-client"
-# When the whole request had arrived, in seconds since 1970: at the door, or at a server of ours.
+# When the whole request had arrived at the door, in seconds since 1970.
 ARRIVED_HEADER = "x-offpath-arrived"
-RECEIVED_HEADER = "x-offpath-received"
 # Tells the door that a worker refused a request because its queue is full.
 FULL_HEADER = "x-offpath-full"
 # Marks the requests of `offpath serve` that warm a server up. The key is new at each start: a

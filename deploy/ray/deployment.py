@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import ray
@@ -34,7 +34,7 @@ class Classifier:
             json.loads((FOLDER / "settings.json").read_text(encoding="utf-8")),
             # Ray shows a replica only its own devices, numbered from 0.
             gpu=0 if ray.get_gpu_ids() else None,
-            make_metric=RayMetric,
+            publish=RayMetrics(),
         )
 
     async def __call__(self, http: Request) -> Response:
@@ -62,26 +62,28 @@ class Classifier:
             await asyncio.to_thread(self._service.close)
 
 
-class RayMetric:
-    """A metric of the handler on Ray's page, labelled with deployment and replica."""
+class RayMetrics:
+    """Publishes the classifier's metrics on Ray's page, labelled with deployment and replica."""
 
-    def __init__(self, name: str, labels: Sequence[str], is_counter: bool) -> None:
-        # Ray appends `_total` to the name of a counter, and prepends `ray_`.
-        make = Counter if is_counter else Gauge
-        self._metric = make(
-            name.removesuffix("_total") if is_counter else name,
-            description=f"{name}, see docs/reference.md",
-            tag_keys=tuple(labels),
-        )
-        self._is_counter = is_counter
+    def __init__(self) -> None:
+        self._metrics: dict[str, Counter | Gauge] = {}
 
-    def add(self, labels: Mapping[str, str], value: float) -> None:
-        if self._is_counter:
-            # Ray refuses the 0 that makes a counter visible from the start elsewhere.
-            if value > 0:
-                self._metric.inc(value, tags=dict(labels))
-        else:
-            self._metric.set(value, tags=dict(labels))
+    def __call__(
+        self, name: str, value: float, is_counter: bool, labels: Mapping[str, str]
+    ) -> None:
+        metric = self._metrics.get(name)
+        if metric is None:
+            # Ray appends `_total` to the name of a counter, and prepends `ray_`.
+            metric = (Counter if is_counter else Gauge)(
+                name.removesuffix("_total") if is_counter else name,
+                description=f"{name}, see docs/reference.md",
+                tag_keys=tuple(labels),
+            )
+            self._metrics[name] = metric
+        if not is_counter:
+            metric.set(value, tags=dict(labels))
+        elif value > 0:  # Ray refuses the 0 that makes a counter visible from the start elsewhere
+            metric.inc(value, tags=dict(labels))
 
 
 # Ray turns the class into a deployment.

@@ -19,7 +19,8 @@ import triton_python_backend_utils as pb_utils
 FOLDER = Path(__file__).parent
 # The repository's copy of our service, before an offpath that is installed.
 sys.path.insert(0, str(FOLDER / "service"))
-from offpath.serving.service.messages import WORDS, Reply, Request, make_event_id  # noqa: E402
+from offpath.handler.contract import Reply, Request  # noqa: E402
+from offpath.serving.service.messages import WORDS, make_event_id  # noqa: E402
 from offpath.serving.service.model_service import load_service  # noqa: E402
 
 UNAVAILABLE = (503, 504)
@@ -38,7 +39,7 @@ class TritonPythonModel:
             FOLDER / "archive",
             settings,
             gpu=int(args["model_instance_device_id"]) if is_gpu else None,
-            make_metric=TritonMetric,
+            publish=TritonMetrics(),
         )
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -119,24 +120,26 @@ def make_error(reply: Reply) -> Any:
     return pb_utils.TritonError(reply.body.decode(), code)
 
 
-class TritonMetric:
-    """One metric on Triton's /metrics page."""
+class TritonMetrics:
+    """Publishes the classifier's metrics on Triton's /metrics page."""
 
-    def __init__(self, name: str, labels: Sequence[str], is_counter: bool) -> None:
-        self._is_counter = is_counter
-        self._family = pb_utils.MetricFamily(
-            name=name,
-            description=f"{name}, see docs/reference.md",
-            kind=(pb_utils.MetricFamily.COUNTER if is_counter else pb_utils.MetricFamily.GAUGE),
-        )
-        self._metrics: dict[tuple[tuple[str, str], ...], Any] = {}
+    def __init__(self) -> None:
+        self._families: dict[str, Any] = {}
+        self._metrics: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
 
-    def add(self, labels: Mapping[str, str], value: float) -> None:
-        key = tuple(labels.items())
+    def __call__(
+        self, name: str, value: float, is_counter: bool, labels: Mapping[str, str]
+    ) -> None:
+        if name not in self._families:
+            self._families[name] = pb_utils.MetricFamily(
+                name=name,
+                description=f"{name}, see docs/reference.md",
+                kind=(pb_utils.MetricFamily.COUNTER if is_counter else pb_utils.MetricFamily.GAUGE),
+            )
+        key = name, tuple(labels.items())
         if key not in self._metrics:
-            self._metrics[key] = self._family.Metric(labels=dict(labels))
-        metric = self._metrics[key]
-        if self._is_counter:
-            metric.increment(value)
+            self._metrics[key] = self._families[name].Metric(labels=dict(labels))
+        if is_counter:
+            self._metrics[key].increment(value)
         else:
-            metric.set(value)
+            self._metrics[key].set(value)

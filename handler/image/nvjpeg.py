@@ -90,21 +90,23 @@ class DeviceDecoder:
         self.without_memory = 0
         self._decode, self._options, self._geometry = decode, options, geometry
 
+    def takes(self, payload: Payload) -> bool:
+        """Tells whether nvjpeg should try a payload, by its header and its end.
+
+        Left to the CPU are other formats, CMYK, turned and truncated images, and images over the
+        limits.
+        """
+        return is_for_device(payload, self._options)
+
     def decode(self, payloads: Sequence[Payload]) -> list[torch.Tensor | None]:
-        """Decodes a batch's JPEGs in one call, in full.
+        """Decodes JPEGs that it takes in one call, in full.
 
         Returns:
-            uint8 [3, height, width] on the device for each payload; None for each payload that is
-            left to the CPU: another format, CMYK, a turned, broken or truncated image, or an
-            image over the limits.
+            uint8 [3, height, width] on the device for each payload; None for a broken image, which
+            is left to the CPU.
         """
         self.without_memory = 0
-        images: list[torch.Tensor | None] = [None] * len(payloads)
-        fit = [i for i, p in enumerate(payloads) if is_for_device(p, self._options)]
-        files = [_as_tensor(payloads[index]) for index in fit]
-        for index, image in zip(fit, self._together_or_alone(files, self._decode)):
-            images[index] = image
-        return images
+        return self._together_or_alone([_as_tensor(one) for one in payloads], self._decode)
 
     def resize(self, images: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """Resizes what `decode` returned; images of equal size in one call.

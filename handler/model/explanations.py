@@ -1,27 +1,29 @@
 """Answers `/explanations` with integrated gradients, within a limited share of a worker's time.
 
-One explanation takes up to a second. TorchServe queues explanations together with predictions
-and marks them only by a header, which any client can send, so the setting `explanations` decides
-whether they are made, and not the path.
+One explanation takes up to a second. Explanations wait in one queue with predictions, marked only
+by a header, so the setting `explanations` decides whether they are made, and not the path.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
+import torch
+
+from offpath.handler.config import HandlerConfig
+from offpath.handler.contract import Item, Reply
 from offpath.handler.errors import (
     BadTarget,
     ExplanationsClosed,
     ExplanationTooLarge,
-    ItemError,
     TooManyExplanations,
-    without_frames,
 )
-from offpath.handler.pipeline import Item
-from offpath.handler.request.body_from_front_door import Row, read_fields
-from offpath.handler.response import EncodedReply, encode_error, encode_json
+from offpath.handler.model.batch_runner import BatchRunner
+from offpath.handler.model.normalise import Normaliser
+from offpath.handler.reply import encode_json
 
 # After an explanation, the next one waits for this many times its duration, so that predictions
 # keep more than 60 % of a worker. At most one explanation is made per batch.
@@ -36,7 +38,7 @@ class Explainer:
 
     Args:
         is_open: the setting `explanations`.
-        max_bytes: limit on one reply; TorchServe ends the worker if it is exceeded.
+        max_bytes: limit on one reply; TorchServe ends a worker that exceeds it.
     """
 
     def __init__(
@@ -52,33 +54,25 @@ class Explainer:
         self._clock = clock
         self._next_s = clock()
 
-    def explain_item(self, item: Item, row: Row) -> EncodedReply:
-        """Explains the image of an item; an error is stored in the item."""
-        if item.index is None:
-            raise RuntimeError("an item without an image cannot be explained")
-        try:
-            return self.explain(item.index, row)
-        except ItemError as error:
-            item.error = without_frames(error)
-            return encode_error(error)
-
-    def explain(self, index: int, row: Row) -> EncodedReply:
+    def explain(self, item: Item) -> Reply:
         """Explains one image of the batch.
 
         Raises:
             ItemError: explanations are closed or too many, the class is unknown, or the reply is
                 too large.
         """
+        if item.index is None:
+            raise RuntimeError("an item without an image cannot be explained")
         if not self._is_open:
             raise ExplanationsClosed("explanations are turned off for this model")
-        target = parse_target(read_fields(row).get("target"), self._classes)
+        target = parse_target(item.target, self._classes)
         if self._clock() < self._next_s:
             raise TooManyExplanations(
                 "explanations have used their share of time; try again in a second"
             )
         begin_s = self._clock()
         try:
-            reply = encode_json(self._attribute(index, target))
+            reply = encode_json(self._attribute(item.index, target))
         finally:
             end_s = self._clock()
             self._next_s = end_s + PAUSE_FACTOR * (end_s - begin_s)
@@ -88,6 +82,27 @@ class Explainer:
                 "sent"
             )
         return reply
+
+
+def integrate_gradients(
+    model: torch.nn.Module, config: HandlerConfig, runner: BatchRunner
+) -> Attribute:
+    """Returns a function that explains images of the runner's batch, as TorchServe does.
+
+    Its attributions are nested lists [channels][height][width]; the channels are in the order of
+    the setting `channel_order`.
+    """
+    # Imported at the first explanation, because captum costs a worker seconds and memory.
+    gradients = import_module("captum.attr").IntegratedGradients(model)
+    normaliser = Normaliser(config, runner.device)
+
+    def attribute(index: int, target: int) -> list[Any]:
+        inputs = normaliser(runner.image(index))
+        # 15 steps, as in ts/torch_handler/vision_handler.py.
+        found: list[Any] = gradients.attribute(inputs, target=target, n_steps=15).tolist()[0]
+        return found
+
+    return attribute
 
 
 def parse_target(value: object, classes: int) -> int:

@@ -1,16 +1,11 @@
-"""Failures: how they are described and announced, and how long to wait before the next attempt."""
+"""Failures: how they are described, and how long to wait before the next attempt."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
-import time
 from collections.abc import Callable
 
-REPEAT_S = 600.0
-# Begins each announcement, by which `offpath serve` finds the first of them in a log.
-WARNS = "offpath warns: "
 FIRST_S = 0.5
 DOUBLINGS = 16
 # Code of an answer to wrong credentials -> what to do.
@@ -28,44 +23,6 @@ ACTIONS = {
     "GetObject": "s3:GetObject on {uri}/*",
     "ListObjectsV2": "s3:ListBucket on the bucket of {uri}",
 }
-
-
-class Announcer:
-    """Logs a kind of failure when it begins, every ten minutes while it lasts, and when it ends.
-
-    Args:
-        subject: first words of every message.
-    """
-
-    def __init__(
-        self,
-        logger: logging.Logger,
-        subject: str,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._logger = logger
-        self._subject = subject
-        self._clock = clock
-        self._logged_at_s: dict[str, float] = {}
-
-    def announce(self, kind: str, message: str) -> bool:
-        """Logs `message` unless its kind was logged in the last ten minutes.
-
-        Returns:
-            True if the message was logged.
-        """
-        now_s = self._clock()
-        logged_at_s = self._logged_at_s.get(kind)
-        if logged_at_s is not None and now_s - logged_at_s < REPEAT_S:
-            return False
-        self._logged_at_s[kind] = now_s
-        self._logger.warning("%s%s: %s", WARNS, self._subject, message)
-        return True
-
-    def recover(self, kinds: tuple[str, ...], message: str) -> None:
-        """Logs `message` if a failure of these kinds was announced before."""
-        if any([self._logged_at_s.pop(kind, None) is not None for kind in kinds]):
-            self._logger.warning("%s%s: %s", WARNS, self._subject, message)
 
 
 def pause_s(failures: int, max_s: float, draw: Callable[[], float] = random.random) -> float:

@@ -10,8 +10,8 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from offpath.handler.announcer import Announcer
 from offpath.handler.prediction_log import sink_file
-from offpath.handler.prediction_log.delivery_failures import Announcer
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.recent_ids import RecentIds
 from offpath.handler.prediction_log.record import Record, encode_records

@@ -12,9 +12,10 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 
+from offpath.handler.announcer import Announcer
 from offpath.handler.prediction_log import sink_file
 from offpath.handler.prediction_log.delivery import Delivery
-from offpath.handler.prediction_log.delivery_failures import Announcer, describe_error
+from offpath.handler.prediction_log.delivery_failures import describe_error
 from offpath.handler.prediction_log.segment import SealedSegment
 from offpath.handler.prediction_log.sinks import open_sink
 from offpath.handler.prediction_log.spool import Spool, SpoolFull

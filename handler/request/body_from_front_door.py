@@ -17,10 +17,11 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
+from offpath.handler.contract import Request
 from offpath.handler.errors import BodyGone, BodyUnreadable, ConfigError
-from offpath.handler.request.forms import Body, parse_body
+from offpath.handler.request.forms import Body
 from offpath.handler.wire_names import (
     BODY_HEADER,
     FOLDER_VARIABLE,
@@ -34,43 +35,6 @@ from offpath.handler.wire_names import (
 FILE_NAME = re.compile(r"[0-9]{1,20}")
 # NONBLOCK, because opening a FIFO would wait for a writer.
 OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-
-class UnparsedRequest:
-    """A request whose body nobody has parsed yet; a named body is opened on first use.
-
-    Args:
-        door: the front door; None if the row has the body.
-        row: TorchServe's parameters: those of the URL, and the body if the door sent bytes.
-        path: path of the file with the body, as the door gives it; None if the row has the body.
-        content_type: the client's content type. TorchServe gets another one, so that it does not
-            parse forms.
-    """
-
-    def __init__(
-        self,
-        door: DoorBodies | None,
-        row: Mapping[str, Any],
-        path: str | None,
-        content_type: str,
-    ) -> None:
-        self._door, self._row = door, row
-        self._path, self._content_type = path, content_type
-        self._fields: Mapping[str, Any] | None = None
-
-    def fields(self) -> Mapping[str, Any]:
-        """Returns the request's parameters as TorchServe would have parsed them.
-
-        Raises:
-            BodyGone, BodyUnreadable, BadEnvelope: the body cannot be read or parsed.
-        """
-        if self._fields is None:
-            body = self._row.get("body")
-            if self._door is not None and self._path is not None:
-                body = self._door.map_body(self._path)
-            parsed = parse_body(body or b"", self._content_type)
-            self._fields = {**self._row, "body": b"", **parsed}
-        return self._fields
 
 
 class DoorBodies:
@@ -103,30 +67,35 @@ class DoorBodies:
         folder, key = os.environ.get(FOLDER_VARIABLE), os.environ.get(KEY_VARIABLE)
         return cls(folder, key) if folder and key else None
 
-    def wrap_row(self, row: Mapping[str, Any], headers: Mapping[str, Any]) -> Row:
-        """Wraps a row that the door has sent; other rows are returned unchanged."""
-        if not self.has_sent(headers):
-            return row
-        path, content_type = headers.get(BODY_HEADER), headers.get(TYPE_HEADER)
-        return UnparsedRequest(self, row, path or None, str(content_type or ""))
+    def open(self, request: Request) -> Request:
+        """Returns a request of the door with the body and the content type that its client sent.
 
-    def has_sent(self, headers: Mapping[str, Any]) -> bool:
-        """Returns True if a request has this run's key."""
-        key = headers.get(KEY_HEADER)
-        # For a form's field of that name ts/service.py puts a dict here, not text.
-        return isinstance(key, str) and hmac.compare_digest(key.encode(), self._key)
-
-    def request_id(self, headers: Mapping[str, Any]) -> str | None:
-        """Returns the door's id of a request; None if the door has not sent the request."""
-        return headers.get(ID_HEADER) if self.has_sent(headers) else None
-
-    def map_body(self, path: str) -> Body:
-        """Maps a body, read-only.
+        Other requests are returned unchanged.
 
         Raises:
             BodyGone: the client has left, and the door has removed the file.
             BodyUnreadable: the file cannot be used for any other reason.
         """
+        headers, body = request.headers, request.body
+        if not self.has_sent(headers):
+            return request
+        if headers.get(BODY_HEADER):
+            body = self._map_body(headers[BODY_HEADER])
+        elif isinstance(body, Mapping):  # TorchServe's parameters
+            body = body.get("body") or b""
+        # Without its mark, so that nobody opens the body again.
+        opened = {**headers, "content-type": headers.get(TYPE_HEADER, ""), KEY_HEADER: ""}
+        return replace(request, body=body, headers=opened)
+
+    def has_sent(self, headers: Mapping[str, str]) -> bool:
+        """Returns True if a request has this run's key."""
+        return hmac.compare_digest(headers.get(KEY_HEADER, "").encode(), self._key)
+
+    def find_id(self, headers: Mapping[str, str]) -> str | None:
+        """Returns the door's id of a request; None if the door has not sent the request."""
+        return headers.get(ID_HEADER) if self.has_sent(headers) else None
+
+    def _map_body(self, path: str) -> Body:
         folder, _, name = path.rpartition("/")
         if folder != self._folder or FILE_NAME.fullmatch(name) is None:
             raise BodyUnreadable("the body's name is not a name of the front door")
@@ -154,16 +123,3 @@ class DoorBodies:
             return mmap.mmap(file, status.st_size, mmap.MAP_SHARED, mmap.PROT_READ)
         except (OSError, ValueError) as error:
             raise BodyUnreadable("the body's file cannot be mapped") from error
-
-
-# A request as the server has parsed it, by its parameters, or as nobody has.
-Row = Mapping[str, Any] | UnparsedRequest
-
-
-def read_fields(row: Row) -> Mapping[str, Any]:
-    """Returns the parameters of a row; parses its body if nobody has done so yet.
-
-    Raises:
-        ItemError: the body cannot be read or parsed.
-    """
-    return row.fields() if isinstance(row, UnparsedRequest) else row

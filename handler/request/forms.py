@@ -73,16 +73,15 @@ def keep_all(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return kept
 
 
-def find_lost_field(row: object, headers: Mapping[str, Any]) -> BadEnvelope | None:
+def find_lost_field(row: Mapping[str, Any], headers: Mapping[str, str]) -> BadEnvelope | None:
     """Returns an error if a form was longer than the fields that TorchServe found in it.
 
     ts/service.py keeps the last of several fields with one name.
     """
-    if not isinstance(row, dict) or "data" not in row:
+    if "data" not in row:
         return None
     values: list[Any] = [*row.values()]
-    given = {name.lower(): str(text) for name, text in headers.items()}
-    kind, length = given.get("content-type", "").lower(), given.get("content-length", "")
+    kind, length = headers.get("content-type", "").lower(), headers.get("content-length", "")
     are_bytes = all(isinstance(value, (bytes, bytearray)) for value in values)
     if not are_bytes or not kind.startswith((FORM, MULTIPART)) or not length.isdecimal():
         return None

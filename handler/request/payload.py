@@ -1,19 +1,16 @@
-"""Takes the image's bytes out of a request's row, without copying TorchServe's data.
-
-A row is TorchServe's dict of parameters: `data` for a form field, `body` for a raw body. Behind the
-front door it is a request whose body may be a file (body_from_front_door.py).
-"""
+"""Takes the image's bytes out of a request, without copying them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
+from offpath.handler.contract import Request
 from offpath.handler.errors import BadEnvelope, EmptyPayload, PayloadTooLarge, UnsupportedFormat
 from offpath.handler.image.formats import MAGICS, Payload
-from offpath.handler.request.body_from_front_door import Row, read_fields
 from offpath.handler.request.encodings import JSON_KEYS, ORDER_MARK, WHITE_SPACE, decode_base64
-from offpath.handler.request.forms import CURE, keep_all
+from offpath.handler.request.forms import CURE, find_lost_field, keep_all, parse_body
 from offpath.handler.request.npy import NPY_MAGIC
 
 # First bytes of payloads that are used as they are; anything else may be a text envelope.
@@ -25,18 +22,30 @@ JSON_STRUCTURE = (b",", b"{", b"[")
 JSON_BEGINS = (b"{", b'"', b"[", b"\xff\xfe", b"\xfe\xff")
 
 
-def read_payload(row: Row, max_bytes: int) -> Payload:
-    """Takes the image's bytes out of a row.
+def read_fields(request: Request) -> Mapping[str, Any]:
+    """Returns the fields of a request's form, or its body as the field `body`.
+
+    Raises:
+        BadEnvelope: the form cannot be parsed, or the server has lost a field.
+    """
+    if isinstance(request.body, Mapping):
+        lost = find_lost_field(request.body, request.headers)
+        if lost is not None:
+            raise lost
+        return request.body
+    return parse_body(request.body, request.headers.get("content-type", ""))
+
+
+def read_payload(fields: Mapping[str, Any], max_bytes: int) -> Payload:
+    """Takes the image's bytes out of a request's fields.
 
     Accepts raw bytes, base64 text (like TorchServe's handler) or a data URL, and JSON that is such
     a string or an object with one under one of JSON_KEYS.
 
     Raises:
-        EmptyPayload, PayloadTooLarge, BadEnvelope: the row holds no usable image.
+        EmptyPayload, PayloadTooLarge, BadEnvelope: the fields hold no usable image.
         UnsupportedFormat: TorchServe has parsed an image as a form.
-        BodyGone, BodyUnreadable: the front door's file cannot be read.
     """
-    fields = read_fields(row)
     value = fields.get("data") or fields.get("body")
     if not value:
         # TorchServe parses what `curl --data-binary` and Python's urllib label a form.

@@ -14,7 +14,7 @@ import inspect
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -148,22 +148,14 @@ def collect_stages(handler: LoadedHandler) -> Collector:
 
 
 class OwnStages(Collector):
-    """The times of our handler's StageTimer, taken where the handler passes them to its metrics."""
+    """The stages that our classifier has measured itself."""
 
     def __init__(self, instance: Any) -> None:
-        self._seconds: Seconds = {}
-        metrics = instance._metrics
-        count_batch = metrics.count_batch
-
-        def count(timings: Any, size: int, errors: Sequence[str]) -> None:
-            self._seconds = {stage.value: seconds for stage, seconds in timings.seconds.items()}
-            count_batch(timings, size, errors)
-
-        metrics.count_batch = count
+        self._classifier = instance
 
     def take_batch(self) -> Seconds:
-        taken, self._seconds = self._seconds, {}
-        return taken
+        seconds = self._classifier.timings.seconds
+        return {stage.value: value for stage, value in seconds.items()}
 
 
 class ClockedStages(Collector):

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from offpath.handler.contract import Request
 from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.model.engines.choose import choose_precision
 from offpath.handler.model.engines.eager import EagerEngine
@@ -63,9 +64,8 @@ def load_offpath_decode(model: ModelUnderTest, max_batch: int) -> Classify:
     pipeline.runner.warm_up()
 
     def classify(photographs: Sequence[bytes]) -> list[Labels]:
-        batch = pipeline.inference(
-            pipeline.preprocess([{"body": photograph} for photograph in photographs])
-        )
+        requests = [Request(photograph) for photograph in photographs]
+        batch = pipeline.predict(pipeline.read_batch(requests))
         for item in batch.items:
             if item.error is not None:
                 raise item.error

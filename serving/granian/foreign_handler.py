@@ -16,11 +16,10 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from ts.metrics.caching_metric import CachingMetric
@@ -30,22 +29,17 @@ from ts.model_loader import TsModelLoader
 from ts.utils.util import PredictionException
 
 from offpath.archive.torchserve_metrics import find_default_metrics
+from offpath.handler.contract import Reply, Request
 from offpath.handler.error_kinds import MODEL_GONE, ErrorKind
 from offpath.handler.errors import ItemError
 from offpath.handler.process.lazy_imports import unused_imports_deferred
 from offpath.handler.request.body_from_front_door import DoorBodies
 from offpath.handler.request.forms import FORM, MULTIPART, Body, read_form, split_multipart
-from offpath.handler.wire_names import (
-    BODY_HEADER,
-    EXPLAIN_HEADER,
-    ID_HEADER,
-    PREFIX,
-    TYPE_HEADER,
-)
+from offpath.handler.wire_names import EXPLAIN_HEADER, PREFIX
 from offpath.serving.fork.children import forget_offpath
 from offpath.serving.granian.metric_sums import MetricSums
 from offpath.serving.granian.plan import ForeignSettings
-from offpath.serving.service.messages import Refused, Reply, Request, make_event_id
+from offpath.serving.service.messages import Refused, make_event_id
 
 logger = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,7 +78,8 @@ class ForeignHandler:
         Exception: whatever the archive's code raises while it loads.
     """
 
-    is_foreign = True
+    # A handler cannot tell how its model is, but it may end its process.
+    health: str | None = None
 
     def __init__(
         self,
@@ -96,10 +91,6 @@ class ForeignHandler:
         gpu: int | None,
         name: str,
     ) -> None:
-        # A handler cannot tell how its model is, but it may end its process.
-        self.health = SimpleNamespace(diagnosis=None)
-        # TorchServe's own metrics are counted by the worker.
-        self.count_requests: Callable[..., None] = lambda *_: None
         self._decodes = settings.decode_input
         self._device = "cpu" if gpu is None else f"cuda:{gpu}"
         self._door = DoorBodies.from_environment()
@@ -115,7 +106,7 @@ class ForeignHandler:
         ).result()
         self._service.set_cl_socket(NoStream())
 
-    def handle(self, requests: Sequence[Request]) -> list[Reply]:
+    def classify(self, requests: Sequence[Request]) -> list[Reply]:
         """Answers a batch, one reply per request, in order."""
         entries = [self._make_entry(request) for request in requests]
         replies = {idx: one for idx, one in enumerate(entries) if isinstance(one, Reply)}
@@ -127,12 +118,12 @@ class ForeignHandler:
         batch = [self._decode_entry(entry) for entry in group.values()]
         kind = MODEL_GONE
         try:
-            if self.health.diagnosis is None:
+            if self.health is None:
                 message = self._thread.submit(self._service.predict, batch).result()
                 return dict(zip(group, read_message(message), strict=True))
         except SystemExit as end:
             # It ends its worker under TorchServe too.
-            self.health.diagnosis = f"its handler has called sys.exit({end.code!r:.80})"
+            self.health = f"its handler has called sys.exit({end.code!r:.80})"
         except Exception:
             # For instance a header that is no text, or a phrase whose length Python misjudges.
             logger.exception("the handler's reply cannot be sent")
@@ -147,16 +138,12 @@ class ForeignHandler:
             return Refused(ErrorKind(error.status, error.type, error.message)).reply
 
     def _read(self, request: Request) -> Entry:
-        headers, body, own_id = dict(request.headers), request.body, request.request_id
-        if self._door is not None and self._door.has_sent(headers):
-            own_id = headers.get(ID_HEADER, "")
-            headers["content-type"] = headers.get(TYPE_HEADER, "")
-            if headers.get(BODY_HEADER):
-                body = bytes(self._door.map_body(headers[BODY_HEADER]))
-        headers = {k: v for k, v in headers.items() if not k.startswith(PREFIX)}
-        parameters = make_parameters(body, headers.get("content-type", ""))
+        if self._door is not None:
+            request = self._door.open(request)
+        headers = {k: v for k, v in request.headers.items() if not k.startswith(PREFIX)}
+        parameters = make_parameters(request.body, headers.get("content-type", ""))
         return {
-            "requestId": (own_id or make_event_id("")).encode(),
+            "requestId": (request.id or make_event_id("")).encode(),
             "headers": [{"name": k.encode(), "value": v.encode()} for k, v in headers.items()],
             "parameters": [
                 {"name": name, "contentType": kind, "value": value}

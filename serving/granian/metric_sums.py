@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 # The kernel refuses a message of more than 208 kB, and one series may have 126 kB.
 MAX_PART_BYTES = 1 << 15
@@ -26,6 +26,10 @@ class MetricSums:
             before = self._values.get(key, 0.0) if is_counter else 0.0
             self._values[key] = before + value
 
+    def publish(self, name: str, value: float, is_counter: bool, labels: Mapping[str, str]) -> None:
+        """Takes a metric of a classifier (`Publish` in handler/contract.py)."""
+        self.add(name, value, is_counter, **labels)
+
     def report(self, send: Callable[[list[tuple[Key, float]]], bool]) -> None:
         """Sends all values in parts, and forgets each part for which `send` returns True."""
         with self._lock:
@@ -40,15 +44,3 @@ class MetricSums:
                     return
                 for key, _ in part:
                     del self._values[key]
-
-
-class SummedMetric:
-    """One metric of the handler, for all its label values (`ServerMetric`)."""
-
-    def __init__(
-        self, sums: MetricSums, name: str, labels: Sequence[str], is_counter: bool
-    ) -> None:
-        self._sums, self._name, self._is_counter = sums, name, is_counter
-
-    def add(self, labels: Mapping[str, str], value: float) -> None:
-        self._sums.add(self._name, value, self._is_counter, **labels)

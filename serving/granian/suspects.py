@@ -19,17 +19,17 @@ import os
 import signal
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from offpath.handler.contract import Reply, Request
 from offpath.handler.error_kinds import ENDS_WORKERS
-from offpath.handler.wire_names import BODY_HEADER, CLIENT_HEADER, ID_HEADER
+from offpath.handler.wire_names import BODY_HEADER, CLIENT_HEADER
 from offpath.serving.service.batch_queue import ALONE
-from offpath.serving.service.messages import Refused, Reply, Request
+from offpath.serving.service.messages import Refused
 
 if TYPE_CHECKING:
-    from offpath.serving.service.model_service import Handler
+    from offpath.serving.service.model_service import Model
 
 SUSPECT_DEATHS = 2
 REFUSED_S = 3600.0
@@ -103,50 +103,52 @@ class Suspects:
         self.shared.write(found)
 
 
-class WatchedHandler:
-    """The handler of a worker, which notes each batch and answers suspects alone.
+class WatchedModel:
+    """The model of a worker, which notes each batch and answers suspects alone.
 
     Args:
         count_refused: is called for each image that is refused.
-        open_body: opens the file that a request's headers name.
+        open_request: gives a request the body that the front door has named; None without a door.
     """
 
     def __init__(
         self,
-        handler: Handler,
+        model: Model,
         notes: SharedNotes,
         suspects: SharedNotes,
         count_refused: Callable[[], None],
-        open_body: Callable[[Mapping[str, str]], Any],
+        open_request: Callable[[Request], Request] | None,
     ) -> None:
-        self._handler, self._notes, self._suspects = handler, notes, suspects
-        self._count_refused, self._open_body = count_refused, open_body
-        self.health, self.is_foreign = handler.health, handler.is_foreign
-        self.count_requests, self.close = handler.count_requests, handler.close
+        self._model, self._notes, self._suspects = model, notes, suspects
+        self._count_refused, self._open_request = count_refused, open_request
+        self.close = model.close
         self._version, self._known = 0, dict[int, list[Any]]()
 
-    def handle(self, requests: Sequence[Request]) -> list[Any]:
+    @property
+    def health(self) -> str | None:
+        return self._model.health
+
+    def classify(self, requests: Sequence[Request]) -> list[Any]:
         requests = list(map(self._open, requests))
         images = [hash_image(find_image(request.body)) for request in requests]
         if self._suspects.version != self._version:
             self._version = self._suspects.version
             self._known = {image: rest for image, *rest in self._suspects.read()}
         if self._known.keys().isdisjoint(images):
-            return self._run(requests, list(map(make_note, images, requests)))
+            return self._run(requests, list(map(self._make_note, images, requests)))
         if len(requests) == 1:
             return [self._answer_suspect(requests[0], images[0])]
         others = [idx for idx, image in enumerate(images) if image not in self._known]
-        notes = [make_note(images[idx], requests[idx]) for idx in others]
+        notes = [self._make_note(images[idx], requests[idx]) for idx in others]
         replies = dict(zip(others, self._run([requests[idx] for idx in others], notes)))
         return [replies.get(idx, ALONE) for idx in range(len(requests))]
 
     def _open(self, request: Request) -> Request:
-        """Opens a body that the front door names, so that the handler does not open it too."""
-        if request.file and not request.body:
-            # The handler says what is wrong with a body. Another archive may hide our modules.
-            with contextlib.suppress(Refused, ImportError):
-                body = self._open_body(request.headers)
-                return replace(request, body=body, headers={**request.headers, BODY_HEADER: ""})
+        """Opens a body that the front door names, so that the model does not open it too."""
+        if self._open_request is None:
+            return request
+        with contextlib.suppress(Refused):  # the model says what is wrong with it
+            return self._open_request(request)
         return request
 
     def _answer_suspect(self, request: Request, image: int) -> Reply:
@@ -157,7 +159,7 @@ class WatchedHandler:
             self._count_refused()
             return Refused(ENDS_WORKERS).reply
         time.sleep(PAUSE_S)
-        (reply,) = self._run([request], [make_note(image, request, sha256)])
+        (reply,) = self._run([request], [self._make_note(image, request, sha256)])
         if is_over or not refused:
             del self._known[image]  # until it is in the next death
         return reply
@@ -166,22 +168,20 @@ class WatchedHandler:
         if not requests:
             return []
         for request in requests:
-            if request.file:
+            file = request.headers.get(BODY_HEADER)
+            if file and self._open_request is not None:
                 with contextlib.suppress(OSError):  # the client has left
-                    os.chmod(request.file, IN_WORK)
+                    os.chmod(file, IN_WORK)
         self._notes.write(notes)
         try:
-            return self._handler.handle(requests)
+            return self._model.classify(requests)
         finally:
             self._notes.write([])
 
-
-def make_note(image: int, request: Request, sha256: str = "") -> Note:
-    headers = request.headers
-    if request.request_id:  # without a door, so these headers may be forged
-        headers = {ID_HEADER: request.request_id}
-    client = headers.get(CLIENT_HEADER, "").partition(" ")[0]
-    return Note(image, headers.get(ID_HEADER, "")[:64], client[:48], sha256)
+    def _make_note(self, image: int, request: Request, sha256: str = "") -> Note:
+        # Without a door a client may have written the header.
+        client = request.headers.get(CLIENT_HEADER, "") if self._open_request is not None else ""
+        return Note(image, request.id[:64], client.partition(" ")[0][:48], sha256)
 
 
 def find_image(body: Any) -> memoryview:

@@ -1,4 +1,4 @@
-"""A worker: one archive's handler behind Granian, in a process of its own.
+"""A worker: one archive's classifier behind Granian, in a process of its own.
 
 The event loop only receives and sends. Decoding and the model run in the thread of `BatchQueue`.
 """
@@ -28,22 +28,26 @@ from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
 from granian.server.embed import Server as HTTPServer
 
 from offpath.archive.mar_file import unpack_missing
+from offpath.handler.contract import Request
 from offpath.handler.error_kinds import ErrorKind
+from offpath.handler.errors import ItemError
+from offpath.handler.request.body_from_front_door import DoorBodies
 from offpath.serving.granian.balance import Balance
-from offpath.serving.granian.metric_sums import MetricSums, SummedMetric
+from offpath.serving.granian.metric_sums import MetricSums
 from offpath.serving.granian.plan import Plan, WorkerPlan
 from offpath.serving.granian.supervisor import BACKLOG, Supervisor, path_leads_to, send
-from offpath.serving.granian.suspects import SharedNotes, WatchedHandler
+from offpath.serving.granian.suspects import SharedNotes, WatchedModel
 from offpath.serving.granian.uploads import Body, BodyMemory
 from offpath.serving.process.gpus import list_gpus
 from offpath.serving.process.ports import WRONG_HOST, may_be_host
 from offpath.serving.server.served_model import ServedModel
 from offpath.serving.server.server_settings import LOOPBACK
-from offpath.serving.service.archived_handler import ArchivedHandler, open_body
+from offpath.serving.service.archived_classifier import load_classifier
 from offpath.serving.service.messages import Refused, list_served
-from offpath.serving.service.model_service import Handler, ModelService, ServiceSettings
+from offpath.serving.service.model_service import Model, ModelService, ServiceSettings, ignore
 
-if TYPE_CHECKING:  # it imports what offpath's handler does not need
+if TYPE_CHECKING:  # the second imports what our classifier does not need
+    from offpath.handler.classifier import OffpathClassifier
     from offpath.serving.granian.foreign_handler import ForeignHandler
 
 logger = logging.getLogger("granian")
@@ -99,15 +103,18 @@ class InheritedServer(HTTPServer):
 class App:
     """Answers HTTP requests: Granian's RSGI application.
 
-    `worker` is this worker's part of `plan`. `report` sends the metrics to `offpath serve`. `beat`
-    moves the time at which the supervisor kills this process.
+    `worker` is this worker's part of `plan`. `count_requests` and `open_request` are those of
+    `ModelService`. `report` sends the metrics to `offpath serve`. `beat` moves the time at which
+    the supervisor kills this process.
     """
 
     def __init__(
         self,
         plan: Plan,
         worker: WorkerPlan,
-        handler: Handler,
+        served: Model,
+        count_requests: Callable[..., None],
+        open_request: Callable[[Request], Request] | None,
         sums: MetricSums,
         report: Callable[[Any], bool],
         balance: Balance,
@@ -124,8 +131,8 @@ class App:
             response_timeout_s=model.settings.response_timeout_s,
             max_body_bytes=plan.max_body_bytes,
             max_requests=worker.queue,
-            has_door=plan.has_door,
             served=list_served((one.model.name, one.model.version) for one in plan.workers),
+            is_foreign=bool(model.foreign_handler),
         )
         # As JSON has carried it, a list.
         self._names = None if plan.names is None else tuple(plan.names)
@@ -134,7 +141,9 @@ class App:
         self.is_ending = False
         self._loop = asyncio.get_running_loop()
         self._statuses, self._reported = [0] * 6, (0.0, 0.0, 0.0)
-        self.service = ModelService(handler, settings, balance.add, self._replace_soon)
+        self.service = ModelService(
+            served, settings, count_requests, balance.add, self._replace_soon, open_request
+        )
         self.http: HTTPServer | None = None
 
     async def __rsgi__(self, scope: Any, proto: Any) -> None:
@@ -233,7 +242,8 @@ def run_worker(
     sums = MetricSums()
     try:
         began_s = time.monotonic()
-        handler = load_handler(worker, supervisor.plan, sums)
+        door = DoorBodies.from_environment() if supervisor.plan.has_door else None
+        model, count_requests = load_model(worker, supervisor.plan, sums)
         load_ms = (time.monotonic() - began_s) * 1e3
         sums.add("WorkerLoadTime", load_ms, False, WorkerName=worker.log_name, Level="Host")
     except Exception as error:
@@ -261,35 +271,57 @@ def run_worker(
 
     count_refused = partial(sums.add, "offpath_refused_images_total", ModelName=worker.model.name)
     count_refused(0)
-    watched = WatchedHandler(
-        handler, notes, supervisor.suspects.shared, partial(count_refused, 1), open_body
+    open_request = None if door is None else partial(open_from_door, door)
+    watched = WatchedModel(
+        model, notes, supervisor.suspects.shared, partial(count_refused, 1), open_request
     )
 
     def make_app() -> App:  # in the event loop
-        return App(plan, worker, watched, sums, lambda series: tell(series=series), balance, beat)
+        return App(
+            plan,
+            worker,
+            watched,
+            count_requests,
+            open_request,
+            sums,
+            lambda series: tell(series=series),
+            balance,
+            beat,
+        )
 
-    uvloop.run(serve(make_app, listener, lambda: tell(ready=handler.describe())))
+    uvloop.run(serve(make_app, listener, lambda: tell(ready=model.describe())))
     os._exit(0)
 
 
-def load_handler(
+def open_from_door(door: DoorBodies, request: Request) -> Request:
+    """Gives a request the body that the front door has named; raises Refused if that fails."""
+    try:
+        return door.open(request)
+    except ItemError as error:
+        raise Refused(ErrorKind(error.status, error.type, error.message)) from None
+
+
+def load_model(
     worker: WorkerPlan, plan: Plan, sums: MetricSums
-) -> ArchivedHandler | ForeignHandler:
-    """Loads the worker's archive, and warms offpath's handler up."""
+) -> tuple[OffpathClassifier | ForeignHandler, Callable[..., None]]:
+    """Loads the worker's archive, and warms up our classifier.
+
+    Returns:
+        the model, and what counts its requests.
+    """
     model, folder, gpu = worker.model, Path(worker.folder), choose_gpu(worker.model, worker.number)
     unpack_missing(Path(model.archive), folder, worker.changed_ns)
     size = model.settings.batch_size
     if model.foreign_handler:
         from offpath.serving.granian.foreign_handler import ForeignHandler
 
-        return ForeignHandler(
+        foreign = ForeignHandler(
             folder, model.foreign_handler, plan.foreign, sums, size, gpu, model.name
         )
-    handler = ArchivedHandler(
-        folder, size, gpu, make_metric=partial(SummedMetric, sums), name=model.name
-    )
-    handler.warm_up()
-    return handler
+        return foreign, ignore  # `App` counts TorchServe's own metrics
+    classifier = load_classifier(folder, size, gpu, publish=sums.publish, name=model.name)
+    classifier.warm_up()
+    return classifier, classifier.metrics.count_requests
 
 
 async def serve(

@@ -1,4 +1,4 @@
-"""Classifies images part by part with the archive's handler, and stores their rows.
+"""Classifies images part by part with the archive's classifier, and stores their rows.
 
 A part is a fixed list of images, and its file is stored whole. A part that is repeated replaces
 its file, so no image is lost or there twice. Parts run in processes that are forked from one
@@ -26,10 +26,10 @@ import orjson
 
 from offpath.archive.mar_file import read_mar, unpack_mar
 from offpath.errors import ExpectedError
+from offpath.handler.contract import Request
 from offpath.handler.prediction_log.log_settings import OFF, URI_VARIABLE, S3Options
 from offpath.serving.process.guard import follow_parent
-from offpath.serving.service.archived_handler import ArchivedHandler
-from offpath.serving.service.messages import Request
+from offpath.serving.service.archived_classifier import load_classifier
 from offpath.serving.storage import READERS, Storage, explain
 
 # Images that one task of a reading thread reads, because a task per image costs 0.1 ms.
@@ -74,12 +74,12 @@ class Job:
 
 
 class PartRunner:
-    """The handler of an unpacked archive, for parts."""
+    """The classifier of an unpacked archive, for parts."""
 
     def __init__(self, job: Job, folder: Path, gpu: int | None) -> None:
         os.environ[URI_VARIABLE] = OFF  # the rows are the record of this run
         self._job, self._storage = job, Storage(job.s3)
-        self._handler = ArchivedHandler(folder, gpu=gpu, threads=job.threads)
+        self._classifier = load_classifier(folder, gpu=gpu, threads=job.threads)
         self._readers = ThreadPoolExecutor(READERS, "read")
 
     def run(self, part: str, names: Sequence[str]) -> None:
@@ -113,12 +113,12 @@ class PartRunner:
 
     def _answer(self, batch: Sequence[tuple[str, bytes | str]]) -> Iterator[bytes]:
         requests = [Request(body, name) for name, body in batch if type(body) is bytes]
-        replies = self._handler.handle(requests) if requests else []
+        replies = self._classifier.classify(requests) if requests else []
         for idx, reply in enumerate(replies):
             if reply.status == BUSY:  # no memory or time for this batch
-                replies[idx] = self._handler.handle([requests[idx]])[0]
-        if self._handler.health.diagnosis is not None:
-            raise ModelBroken(self._handler.health.diagnosis)
+                replies[idx] = self._classifier.classify([requests[idx]])[0]
+        if self._classifier.health is not None:
+            raise ModelBroken(self._classifier.health)
         answered = iter(replies)
         for name, body in batch:
             if type(body) is bytes:

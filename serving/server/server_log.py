@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from offpath.handler.prediction_log.delivery_failures import WARNS
+from offpath.handler.announcer import WARNS
 from offpath.serving.printable import printable
 
 MAX_LINES = 25

@@ -16,10 +16,11 @@ from typing import Any
 
 import orjson
 
+from offpath.handler.contract import Reply, Request
 from offpath.handler.error_kinds import GZIP, GZIPPED, ErrorKind
 from offpath.handler.request.encodings import JSON_KEYS, ORDER_MARK, decode_base64
-from offpath.handler.wire_names import BODY_HEADER, EXPLAIN_HEADER, ID_HEADER, TYPE_HEADER
-from offpath.serving.service.messages import JSON_TYPE, V1, V2, V2_SERVER, Refused, Reply, Request
+from offpath.handler.wire_names import EXPLAIN_HEADER
+from offpath.serving.service.messages import JSON_TYPE, V1, V2, V2_SERVER, Refused
 
 # More images in one request are refused, whatever the queue has room for.
 MAX_INSTANCES = 100
@@ -200,20 +201,12 @@ def refuse(text: str) -> Refused:
 
 
 def split_request(request: Request, payloads: Sequence[bytes]) -> list[Request]:
-    """Makes a request for each image, with ids that end in its index."""
-    marks = {BODY_HEADER: "", TYPE_HEADER: BYTES_TYPE, "content-type": BYTES_TYPE}
-    requests = []
-    for index, payload in enumerate(payloads):
-        own_id = name_instance(request.request_id, index)
-        door_id = name_instance(request.headers.get(ID_HEADER, ""), index)
-        headers = {**request.headers, **marks, ID_HEADER: door_id}
-        requests.append(replace(request, body=payload, request_id=own_id, headers=headers))
-    return requests
-
-
-def name_instance(request_id: str, index: int) -> str:
-    """Returns `ID.n`."""
-    return f"{request_id}.{index}" if request_id else ""
+    """Makes a request for each image, with ids `ID.n`."""
+    headers = {**request.headers, "content-type": BYTES_TYPE}
+    return [
+        replace(request, body=payload, id=f"{request.id}.{index}", headers=headers)
+        for index, payload in enumerate(payloads)
+    ]
 
 
 def find_failure(replies: Sequence[Reply]) -> Reply | None:

@@ -1,4 +1,4 @@
-"""Requests and replies, which are plain values, and the requests that a model has no part in."""
+"""Paths and refusals: the requests that a model has no part in."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from offpath.handler.contract import Reply
 from offpath.handler.error_kinds import NO_METHOD, NO_PATH, RETRY_AFTER_S, TOO_LARGE, ErrorKind
 
 JSON_TYPE = "application/json"
@@ -26,34 +27,6 @@ ASKED = re.compile(
 )
 # The versions of each model.
 Served = Mapping[str, Sequence[str]]
-
-
-@dataclass(frozen=True)
-class Request:
-    """One image to classify.
-
-    Attributes:
-        body: an image file, or the .npy of a thin client.
-        request_id: the prediction log's `event_id`; unique.
-        headers: headers as the client sent them; `content-type` in lower case.
-        arrived_s: time by `time.monotonic` of this host at which the body was read; 0 if unknown.
-        file: path of the front door's file with the body of the whole request; empty without one.
-    """
-
-    body: bytes
-    request_id: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-    arrived_s: float = 0.0
-    file: str = ""
-
-
-@dataclass(frozen=True)
-class Reply:
-    """The reply that TorchServe would have sent."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
 
 
 HEALTHY = Reply(200, {"content-type": JSON_TYPE}, b'{"status": "Healthy"}\n')

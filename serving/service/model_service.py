@@ -20,6 +20,7 @@ from ipaddress import IPv6Network
 from pathlib import Path
 from typing import Any, Protocol
 
+from offpath.handler.contract import Publish, Reply, Request
 from offpath.handler.error_kinds import BUSY, MODEL_GONE, TOO_MANY
 from offpath.handler.wire_names import (
     BODY_HEADER,
@@ -29,7 +30,7 @@ from offpath.handler.wire_names import (
     ID_HEADER,
     REQUEST_ID_HEADER,
 )
-from offpath.serving.service.archived_handler import ArchivedHandler, MakeMetric, open_body
+from offpath.serving.service.archived_classifier import load_classifier
 from offpath.serving.service.batch_queue import BatchQueue
 from offpath.serving.service.kserve import (
     MAX_INSTANCES,
@@ -48,8 +49,6 @@ from offpath.serving.service.messages import (
     WORDS,
     ModelPaths,
     Refused,
-    Reply,
-    Request,
     Served,
     make_event_id,
 )
@@ -69,10 +68,9 @@ class ServiceSettings:
         version: None if paths name none.
         response_timeout_s: a batch that takes longer hangs.
         max_requests: requests that may wait or be computed; more are refused.
-        has_door: the front door sends the requests. It chooses their ids, counts its replies, and
-            may pass a body by name.
         threads: threads of this process; None for the archive's own setting.
         served: all models of the server, if it has several.
+        is_foreign: another archive's own code, which gets requests of KServe as they are.
     """
 
     name: str
@@ -82,32 +80,26 @@ class ServiceSettings:
     response_timeout_s: float
     max_body_bytes: int
     max_requests: int
-    has_door: bool = False
     threads: int | None = None
     served: Served = field(default_factory=dict)
+    is_foreign: bool = False
 
 
-class Handler(Protocol):
-    """An `ArchivedHandler`, or another archive's own code: it answers batches.
+class Model(Protocol):
+    """The calls of a classifier that the service makes; another archive's handler has them too."""
 
-    Attributes:
-        health: its `diagnosis` is the reason to replace this process; None while the model works.
-        count_requests: counts replies by status, seconds that they took, and number.
-        is_foreign: another archive's own code, which gets requests of KServe as they are.
-    """
+    @property
+    def health(self) -> str | None:
+        """The reason why this process must be replaced; None while the model works."""
 
-    health: Any
-    count_requests: Callable[..., None]
-    is_foreign: bool
-
-    def handle(self, requests: Sequence[Request]) -> list[Reply]:
+    def classify(self, requests: Sequence[Request]) -> list[Reply]:
         """Answers a batch, one reply per request, in order.
 
         Of several requests it may leave some to a batch of their own: their reply is ALONE.
         """
 
     def close(self) -> None:
-        """Ends the handler after its last batch."""
+        """Ends the model after its last batch."""
 
 
 def largest_body_bytes(max_payload_bytes: int) -> int:
@@ -133,7 +125,7 @@ async def await_client(answer: Awaitable[list[Reply]], file: str) -> list[Reply]
         task.cancel()  # so that images that nobody waits for are not decoded
 
 
-def ignore(_: object) -> None:
+def ignore(*_: object) -> None:
     """Is told what happens and does nothing."""
 
 
@@ -141,33 +133,39 @@ class ModelService:
     """Answers requests for one version of a model.
 
     Args:
+        count_requests: counts replies by status, seconds that they took, and number.
         count: gets +1 when a request begins to wait for its batch, and -1 when it is answered.
         on_sick: gets the diagnosis after each batch of a broken model, in the batch's thread.
+        open_request: gives a request the body that the front door has named, or raises Refused;
+            None without a door. A door chooses ids, and counts its replies.
 
     Attributes:
         requests: requests that wait or are being computed.
-        answered, took_s, waited_s: replies of the handler, the seconds that they took in all, and
+        answered, took_s, waited_s: replies of the model, the seconds that they took in all, and
             the seconds that their requests waited for a batch.
     """
 
     def __init__(
         self,
-        handler: Handler,
+        model: Model,
         settings: ServiceSettings,
+        count_requests: Callable[..., None] = ignore,
         count: Callable[[int], None] = ignore,
         on_sick: Callable[[str], None] = ignore,
+        open_request: Callable[[Request], Request] | None = None,
     ) -> None:
-        self._handler, self._settings = handler, settings
-        self._count, self._on_sick = count, on_sick
+        self._model, self._settings = model, settings
+        self._count_requests, self._count, self._on_sick = count_requests, count, on_sick
+        self._open_request = open_request
         name, version = settings.name, settings.version
         served = settings.served or {name: [] if version is None else [version]}
         self._paths = ModelPaths(name, version, settings.max_body_bytes, served)
-        pages = list_pages(name, version, served[name], handler.is_foreign)
+        pages = list_pages(name, version, served[name], settings.is_foreign)
         self._pages = {PING: HEALTHY, **pages}
         # As V2 names them.
-        self._model = {"model_name": settings.name}
+        self._names = {"model_name": settings.name}
         if settings.version is not None:
-            self._model["model_version"] = settings.version
+            self._names["model_version"] = settings.version
         self._batches = BatchQueue(
             self._handle, settings.batch_size, settings.max_batch_delay_ms / 1000
         )
@@ -188,8 +186,7 @@ class ModelService:
         is_late = self._late is not None and not self._late.done()
         if is_late or self._batches.running_s > max_s:
             return f"a batch has been running for more than {max_s} s"
-        diagnosis: str | None = self._handler.health.diagnosis
-        return diagnosis
+        return self._model.health
 
     async def answer(
         self,
@@ -203,38 +200,37 @@ class ModelService:
 
         Args:
             path: without escapes.
-            headers: their names in lower case; the handler gets them, with marks of ours.
+            headers: their names in lower case; the model gets them, with marks of ours.
             body: the parts of the body. It may raise Refused.
             client_id: the client's or server's id of the request, with which ours begins.
         """
-        began_s, has_door = time.monotonic(), self._settings.has_door
+        began_s, has_door = time.monotonic(), self._open_request is not None
         if path in self._pages:
             return Refused(MODEL_GONE).reply if self._has_ended else self._pages[path]
-        request_id = ""
+        request_id, is_foreign = "", self._settings.is_foreign
         try:
             call = self._paths.find(method, path, headers.get("content-length"))
             headers = {name: value for name, value in headers.items() if name not in WORDS}
             headers[EXPLAIN_HEADER] = str(call.explains)
-            if not has_door:
-                request_id = make_event_id(client_id)
-            read = None if self._handler.is_foreign else READERS.get(call.protocol)
+            request_id = headers.get(ID_HEADER, "") if has_door else make_event_id(client_id)
+            read = None if is_foreign else READERS.get(call.protocol)
             reply = await self._reply(Request(b"", request_id, headers), body, read, began_s)
         except Refused as refused:
             reply = refused.reply
             if has_door and refused.kind == BUSY:
                 reply.headers[FULL_HEADER] = "1"
-        if reply.status != 200 and speaks_kserve(path) and not self._handler.is_foreign:
+        if reply.status != 200 and speaks_kserve(path) and not is_foreign:
             reply = add_error_text(reply)
-        if not has_door:  # which counts its own replies
-            self._handler.count_requests(reply.status, time.monotonic() - began_s)
-        if request_id:
-            reply.headers[REQUEST_ID_HEADER] = request_id
+        if not has_door:  # which counts its own replies, and sends the id itself
+            self._count_requests(reply.status, time.monotonic() - began_s)
+            if request_id:
+                reply.headers[REQUEST_ID_HEADER] = request_id
         return reply
 
     async def _reply(
         self, request: Request, body: AsyncIterator[bytes], read: Read | None, began_s: float
     ) -> Reply:
-        """Returns the handler's reply.
+        """Returns the model's reply.
 
         Args:
             request: without its body.
@@ -247,12 +243,12 @@ class ModelService:
         self._check_queue()
         headers = request.headers
         client, max_of_client = self._read_client(headers)
-        is_named = self._settings.has_door and bool(headers.get(BODY_HEADER))
-        content: Any = b"" if is_named else await self._read(body)
-        file = headers[BODY_HEADER] if is_named else ""
-        request = replace(request, arrived_s=time.monotonic(), file=file)
-        if read is None:  # the handler opens a named body
-            (reply,) = await self._answer([replace(request, body=content)], began_s, client)
+        file = headers.get(BODY_HEADER, "") if self._open_request is not None else ""
+        content = b"" if file else await self._read(body)
+        request = replace(request, body=content, arrived_s=time.monotonic())
+        del content  # whose memory KServe's images replace
+        if read is None:  # the model opens a named body
+            (reply,) = await self._answer([request], began_s, client)
             return reply
         # Others keep half of the queue, because the door counts this as one request.
         most = min(MAX_INSTANCES, max(1, self._settings.max_requests // 2), max_of_client)
@@ -261,22 +257,21 @@ class ModelService:
             # In a thread, because a large one takes long; one by one, because a text may take six
             # times the memory of its body.
             async with self._reading:
-                if is_named:
-                    content = open_body(headers)
-                inference = await asyncio.to_thread(read, content, headers, most)
+                if self._open_request is not None:
+                    request = self._open_request(request)
+                inference = await asyncio.to_thread(read, request.body, request.headers, most)
         finally:
             self._add(-1, client)
-        del content  # whose memory is held for the images from now on
         images = split_request(request, inference.payloads)
+        request = replace(request, body=b"")  # whose memory is held for the images from now on
         if len(images) > 1 and self._of_client[client] + len(images) > max_of_client:
             raise Refused(TOO_MANY)
         answer = self._answer(images, began_s, client)
-        replies = await (await_client(answer, file) if is_named else answer)
+        replies = await (await_client(answer, file) if file else answer)
         failed = find_failure(replies)
         if failed is not None:
             return failed
-        own_id = request.request_id or headers.get(ID_HEADER, "")
-        return merge_headers(replies, inference.write(replies, {**self._model, "id": own_id}))
+        return merge_headers(replies, inference.write(replies, {**self._names, "id": request.id}))
 
     def _read_client(self, headers: Mapping[str, str]) -> tuple[str, int]:
         """Returns the client by the front door's word, and how many images it may have here.
@@ -286,7 +281,7 @@ class ModelService:
         """
         most = self._settings.max_requests
         given = headers.get(CLIENT_HEADER, "").split()
-        if not self._settings.has_door or len(given) != 3:
+        if self._open_request is None or len(given) != 3:
             return "", most
         address, connections, queue = given[0], int(given[1]), int(given[2])
         share = max(most // 2, most * connections // queue)
@@ -295,7 +290,7 @@ class ModelService:
     async def _answer(
         self, requests: Sequence[Request], began_s: float, client: str
     ) -> list[Reply]:
-        """Returns the handler's replies; each request takes a place in the queue."""
+        """Returns the model's replies; each request takes a place in the queue."""
         # An upload does not count as a request that waits, because it may never end.
         self._check_queue(len(requests))
         self._add(len(requests), client)
@@ -337,13 +332,13 @@ class ModelService:
         now_s = time.monotonic()
         self.waited_s += sum(now_s - request.arrived_s for request in requests)
         try:
-            replies = self._handler.handle(requests)
+            replies = self._model.classify(requests)
         except Exception as error:
-            # The handler answers every failure itself; this one is a bug in it.
-            logger.exception("the handler failed on a batch")
+            # A classifier answers every failure itself; this one is a bug in it.
+            logger.exception("the classifier failed on a batch")
             raise Refused(MODEL_GONE) from error
-        if self._handler.health.diagnosis is not None:
-            self._on_sick(self._handler.health.diagnosis)
+        if self._model.health is not None:
+            self._on_sick(self._model.health)
         return replies
 
     def answer_batch(self, requests: Sequence[Request]) -> list[Reply]:
@@ -352,7 +347,7 @@ class ModelService:
         gone = [Refused(MODEL_GONE).reply for _ in requests]
         if self.health is not None:
             return gone
-        batch = self._pool.submit(self._handler.handle, requests)
+        batch = self._pool.submit(self._model.classify, requests)
         try:
             replies = batch.result(self._settings.response_timeout_s)
         except LateError:
@@ -360,7 +355,7 @@ class ModelService:
             return gone
         took_s = time.monotonic() - began_s
         for status, number in Counter(reply.status for reply in replies).items():
-            self._handler.count_requests(status, took_s, number)
+            self._count_requests(status, took_s, number)
         return replies
 
     def end(self) -> None:
@@ -369,16 +364,16 @@ class ModelService:
         self._batches.abandon(Refused(MODEL_GONE))
 
     def close(self) -> None:
-        """Answers the requests that wait, then ends the handler; blocks."""
+        """Answers the requests that wait, then ends the model; blocks."""
         self._batches.close()
-        self._handler.close()
+        self._model.close()
 
 
 def load_service(
-    folder: Path, fields: Mapping[str, Any], gpu: int | None, make_metric: MakeMetric
+    folder: Path, fields: Mapping[str, Any], gpu: int | None, publish: Publish
 ) -> ModelService:
     """Loads and warms up an unpacked archive, with the fields of `ServiceSettings`; for exports."""
     settings = ServiceSettings(**fields)
-    handler = ArchivedHandler(folder, settings.batch_size, gpu, settings.threads, make_metric)
-    handler.warm_up()
-    return ModelService(handler, settings)
+    classifier = load_classifier(folder, settings.batch_size, gpu, settings.threads, publish)
+    classifier.warm_up()
+    return ModelService(classifier, settings, classifier.metrics.count_requests)

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from offpath.archive.build import ArchiveSpec, build_archive
+from offpath.archive.handler_file import HandlerFile
 from tests.archive.conftest import MakeSpec
 from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
@@ -205,3 +206,66 @@ def test_onnx_archive_loads_too(
     spec = make_spec(labels=labels, model=str(model), engine="onnxruntime")
     folder = build_and_unzip(replace(spec, checks_answers=True), tmp_path)
     assert answer_from(folder, path=[folder]) == set(labels)
+
+
+HOOKS = """
+from offpath.handler.classifier import OffpathClassifier
+
+
+class Hooked(OffpathClassifier):
+    def initialize(self, context):
+        super().initialize(context)
+        self.calls = ["initialize"]
+
+    def preprocess(self, requests):
+        self.calls.append("preprocess")
+        return super().preprocess(requests)
+
+    def inference(self, batch):
+        self.calls.append("inference")
+        return super().inference(batch)
+
+    def postprocess(self, batch):
+        self.calls.append("postprocess")
+        return super().postprocess(batch)
+
+    def postprocess_item(self, result):
+        return {"calls": self.calls, "best": result.predictions[0].label}
+"""
+HANDLE = """
+    def handle(self, data, context):
+        return super().handle(data, context)
+"""
+# Loads an archive as every server but TorchServe does.
+WITHOUT_TORCHSERVE = """
+import sys
+from pathlib import Path
+
+sys.modules["ts"] = None  # an import of it fails
+from offpath.handler.contract import Request
+from offpath.serving.service.archived_classifier import load_classifier
+
+classifier = load_classifier(Path(sys.argv[1]))
+(reply,) = classifier.classify([Request(Path(sys.argv[2]).read_bytes(), "id")])
+print(reply.body.decode())
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        pytest.param(HOOKS, 0, '"preprocess","inference","postprocess"],"best":', id="hooks-run"),
+        pytest.param(HOOKS + HANDLE, 1, "only TorchServe calls Hooked.handle", id="handle"),
+        pytest.param(f"import ts\n{HOOKS}", 1, "pip install torchserve", id="needs-torchserve"),
+    ],
+)
+def test_without_torchserve_all_hooks_run_or_the_archive_is_refused_by_name(
+    make_spec: MakeSpec, tmp_path: Path, text: str, code: int, said: str
+) -> None:
+    (tmp_path / "hooked.py").write_text(text)
+    handler = HandlerFile(tmp_path / "hooked.py", "Hooked")
+    folder = build_and_unzip(replace(make_spec(labels=LABELS), handler=handler), tmp_path)
+    (tmp_path / "photo.jpg").write_bytes(jpeg(size=(300, 200)))
+    command = [sys.executable, "-c", WITHOUT_TORCHSERVE, folder, tmp_path / "photo.jpg"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from ts.context import Context, RequestProcessor
 
 from offpath.archive import models
 from offpath.archive.models.near_free import NearFree
-from offpath.archive.torchserve_metrics import make_default_metrics
+from offpath.handler.archive_context import ArchiveContext
+from offpath.handler.classifier import encode_items
 from offpath.handler.config import HandlerConfig
+from offpath.handler.contract import Publish, Reply, Request, drop
 from offpath.handler.image.decode import Pixels
 from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.model.engines.eager import EagerEngine
@@ -52,9 +53,13 @@ def files() -> dict[str, bytes]:
     return encode_variants(find_photograph("coffee").rgb.resize((120, 80)))
 
 
-def make_context(folder: Path, **handler: Any) -> Context:
-    """Makes the context that ts/model_loader.py passes to `initialize`."""
-    metrics = make_default_metrics()
+def classify(pipeline: Pipeline, bodies: Iterable[Any]) -> list[Reply]:
+    """Answers bodies as `OffpathClassifier` does, without an archive around the pipeline."""
+    return encode_items(pipeline.predict(pipeline.read_batch([Request(body) for body in bodies])))
+
+
+def make_context(folder: Path, publish: Publish = drop, **handler: Any) -> ArchiveContext:
+    """Makes the context of a model in a folder."""
     manifest = {
         "model": {
             "modelName": "near-free",
@@ -64,19 +69,8 @@ def make_context(folder: Path, **handler: Any) -> Context:
         }
     }
     settings = {"handler": handler, "minWorkers": 1, "maxWorkers": 1}
-    return Context("near-free", str(folder), manifest, 4, None, "0.12", True, metrics, settings)
-
-
-def make_requests(*headers: dict[str, str]) -> Context:
-    """Makes the context of a batch, with the headers of each request."""
-    return set_requests(Context("cats", "", {}, 4, None, "0.12"), *headers)
-
-
-def set_requests(context: Context, *headers: dict[str, str]) -> Context:
-    """Sets the headers of the next batch, one mapping per item."""
-    context.request_processor = [RequestProcessor(dict(one)) for one in headers]
-    context.request_ids = {idx: f"id-{idx}" for idx in range(len(headers))}
-    return context
+    properties = {"model_dir": str(folder), "gpu_id": None, "batch_size": 4}
+    return ArchiveContext("near-free", manifest, settings, properties, publish)
 
 
 @pytest.fixture(scope="module")

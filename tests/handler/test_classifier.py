@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from ts.context import Context
 
 from offpath.archive.models.near_free import NearFree
 from offpath.handler.classifier import OffpathClassifier
+from offpath.handler.contract import Reply, Request
 from offpath.handler.model.batch_runner import TopK
 from offpath.handler.process.sick_worker import (
     MAX_FAILURES_IN_A_ROW,
     MAX_OUT_OF_MEMORY_IN_A_ROW,
     ModelHealth,
 )
-from offpath.handler.response import EncodedReply
-from tests.handler.conftest import make_context, set_requests
+from offpath.handler.stages import Stage
+from tests.handler.conftest import make_context
 from tests.support.guarantees import guarantee
 from tests.support.photographs import encode, find_photograph
 
@@ -37,29 +37,28 @@ def keep_logging_and_threads() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def context(model_dir: Path) -> Context:
-    return make_context(model_dir, metrics_interval_s=3600, threads=1, explanations=True)
-
-
-@pytest.fixture(scope="module")
-def classifier(
-    context: Context, keep_logging_and_threads: None, model_dir: Path
-) -> Iterator[OffpathClassifier]:
+def classifier(keep_logging_and_threads: None, model_dir: Path) -> Iterator[OffpathClassifier]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("OFFPATH_PREDICTION_LOG", raising=False)
         patch.syspath_prepend(str(model_dir))
         loaded = OffpathClassifier()
+        context = make_context(model_dir, metrics_interval_s=3600, threads=1, explanations=True)
         loaded.initialize(context)
     yield loaded
-    loaded._metrics.stop()
+    loaded.close()
 
 
-def status(context: Context, idx: int) -> int:
-    return int(context.get_response_status(idx)[0])
+def ask(body: Any, **headers: str) -> Request:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Request(body, "id", named)
+
+
+def statuses(replies: list[Reply]) -> list[int]:
+    return [reply.status for reply in replies]
 
 
 def test_a_late_request_gets_504_undecoded_and_its_neighbour_is_answered(
-    classifier: OffpathClassifier, context: Context, monkeypatch: pytest.MonkeyPatch
+    classifier: OffpathClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[object] = []
     make = classifier.pipeline._input_maker.make
@@ -68,15 +67,26 @@ def test_a_late_request_gets_504_undecoded_and_its_neighbour_is_answered(
         "make",
         lambda payload: decoded.append(payload) or make(payload),
     )
-    late = {"x-request-timeout-ms": "1000", "x-request-start": "t=1700000000.0"}
-    describe = {**late, "describe": "True"}
-    bodies = classifier.handle(
-        [{"body": PNG}, {"body": JPEG}, {}], set_requests(context, late, {}, describe)
-    )
-    assert [status(context, idx) for idx in range(3)] == [504, 200, 200]
-    assert json.loads(bodies[0])["type"] == "DeadlineExceeded"
-    assert json.loads(bodies[2])["handler"] == "offpath"
+    late = ask(PNG, x_request_timeout_ms="1000", x_request_start="t=1700000000.0")
+    replies = classifier.classify([late, ask(JPEG)])
+    assert statuses(replies) == [504, 200]
+    assert json.loads(replies[0].body)["type"] == "DeadlineExceeded"
     assert decoded == [JPEG]
+    assert classifier.read(late).status == 504
+    assert decoded == [JPEG]
+
+
+def test_items_that_were_read_apart_get_the_batchs_answers_and_their_times(
+    classifier: OffpathClassifier,
+) -> None:
+    requests = [ask(body) for body in (JPEG, b"junk", PNG)]
+    together = classifier.classify(requests)
+    apart = classifier.answer([classifier.read(request) for request in requests])
+    assert [reply.body for reply in apart] == [reply.body for reply in together]
+    seconds = classifier.timings.seconds
+    assert seconds[Stage.READ] > 0 and seconds[Stage.DECODE] > 0
+    assert classifier.timings.total_s >= sum(seconds.values())
+    assert classifier.timings.other_s >= 0
 
 
 @pytest.fixture
@@ -86,25 +96,16 @@ def unpaused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("unpaused")
-def test_explanations_and_predictions_share_a_batch(
-    classifier: OffpathClassifier, context: Context
-) -> None:
-    explain = {"explain": "True"}
-    alone = classifier.handle([{"body": JPEG}], set_requests(context, {}))
-    bodies = classifier.handle(
-        [
-            {"body": JPEG},
-            {"body": JPEG},
-            {"body": b"junk"},
-            {"data": PNG, "target": b"3"},
-        ],
-        set_requests(context, {"explain": "1"}, explain, explain, explain),
-    )
-    assert [status(context, idx) for idx in range(4)] == [200, 200, 415, 200]
+def test_explanations_and_predictions_share_a_batch(classifier: OffpathClassifier) -> None:
+    (alone,) = classifier.classify([ask(JPEG)])
+    bodies = [JPEG, b"junk", {"data": PNG, "target": b"3"}]
+    explain = [ask(body, explain="True") for body in bodies]
+    replies = classifier.classify([ask(JPEG, explain="1"), *explain])
+    assert statuses(replies) == [200, 200, 415, 200]
     # Equal except for rounding: the matrix product of another batch size differs in the last bit.
-    assert json.loads(bodies[0]) == pytest.approx(json.loads(alone[0]), abs=1e-5)
+    assert json.loads(replies[0].body) == pytest.approx(json.loads(alone.body), abs=1e-5)
     for idx in (1, 3):
-        attributions = torch.tensor(json.loads(bodies[idx]))
+        attributions = torch.tensor(json.loads(replies[idx].body))
         assert attributions.shape == (3, 224, 224)
         assert attributions.abs().sum() > 0
 
@@ -114,29 +115,12 @@ def test_explanations_and_predictions_share_a_batch(
     [b"1000", b"-1", b"\xff", b"9" * 10_000, "1e3", {"a": 1}],
     ids=lambda target: repr(target)[:12],
 )
-def test_wrong_target_is_a_400_of_its_item(
-    classifier: OffpathClassifier, context: Context, target: object
-) -> None:
-    bodies = classifier.handle(
-        [{"body": JPEG, "target": target}, {"body": JPEG}],
-        set_requests(context, {"explain": "True"}, {}),
-    )
-    assert [status(context, idx) for idx in range(2)] == [400, 200]
-    assert json.loads(bodies[0])["type"] == "BadTarget"
-    assert len(json.loads(bodies[1])) == 5
-
-
-@guarantee("Forged headers, names and keys")
-@pytest.mark.parametrize("body", [b"", b"junk"])
-def test_a_client_that_asks_to_describe_a_prediction_gets_its_answer(
-    classifier: OffpathClassifier, context: Context, body: bytes
-) -> None:
-    bodies = classifier.handle(
-        [{"body": body}, {"body": JPEG}],
-        set_requests(context, {"describe": "True"}, {"describe": "True"}),
-    )
-    assert status(context, 0) in (400, 415)
-    assert len(json.loads(bodies[1])) == 5
+def test_wrong_target_is_a_400_of_its_item(classifier: OffpathClassifier, target: object) -> None:
+    wrong = ask({"body": JPEG, "target": target}, explain="True")
+    replies = classifier.classify([wrong, ask(JPEG)])
+    assert statuses(replies) == [400, 200]
+    assert json.loads(replies[0].body)["type"] == "BadTarget"
+    assert len(json.loads(replies[1].body)) == 5
 
 
 @pytest.fixture
@@ -145,7 +129,7 @@ def failing(
 ) -> Callable[[Exception | None], None]:
     """Returns a function that makes the model raise an error, or run again with None."""
     run, error = classifier.pipeline.runner.run, None
-    classifier.health = ModelHealth()
+    classifier._health = ModelHealth()
 
     def set_error(wanted: Exception | None) -> None:
         nonlocal error
@@ -161,64 +145,55 @@ def failing(
 
 
 def test_a_failing_model_gives_each_good_item_a_503_and_raises_nothing(
-    classifier: OffpathClassifier, context: Context, failing: Callable[[Exception | None], None]
+    classifier: OffpathClassifier, failing: Callable[[Exception | None], None]
 ) -> None:
     failing(torch.OutOfMemoryError("CUDA out of memory"))
-    rows = [{"body": JPEG}, {"body": b"junk"}, {"body": PNG}]
-    bodies = classifier.handle(rows, set_requests(context, {}, {}, {}))
-    assert [status(context, idx) for idx in range(3)] == [503, 415, 503]
-    assert json.loads(bodies[0])["type"] == "ModelOutOfMemory"
-    headers = [context.get_response_headers(idx) for idx in range(3)]
-    assert [one.get("Retry-After") for one in headers] == ["1", None, "1"]
+    requests = [ask(body) for body in (JPEG, b"junk", PNG)]
+    replies = classifier.classify(requests)
+    assert statuses(replies) == [503, 415, 503]
+    assert json.loads(replies[0].body)["type"] == "ModelOutOfMemory"
+    assert [reply.headers.get("Retry-After") for reply in replies] == ["1", None, "1"]
     failing(None)
-    classifier.handle(rows, set_requests(context, {}, {}, {}))
-    assert [status(context, idx) for idx in range(3)] == [200, 415, 200]
+    assert statuses(classifier.classify(requests)) == [200, 415, 200]
 
 
 def test_only_a_batch_that_the_model_answers_interrupts_failures_in_a_row(
-    classifier: OffpathClassifier, context: Context, failing: Callable[[Exception | None], None]
+    classifier: OffpathClassifier, failing: Callable[[Exception | None], None]
 ) -> None:
-    good, bad = [{"body": JPEG}], [{"body": b"junk"}]
-    for rows, error, failures in [
+    good, bad = [ask(JPEG)], [ask(b"junk")]
+    for requests, error, failures in [
         (good, ValueError("no"), 1),
         (bad, ValueError("no"), 1),
         (good, ValueError("no"), 2),
         (good, None, 0),
     ]:
         failing(error)
-        classifier.handle(rows, set_requests(context, {}))
-        assert classifier.health.failures == failures
+        classifier.classify(requests)
+        assert classifier._health.failures == failures
 
 
 @guarantee("Explanations")
 @pytest.mark.usefixtures("unpaused")
-def test_a_description_or_a_failed_explanation_counts_neither_way(
+def test_a_failed_explanation_counts_neither_way(
     classifier: OffpathClassifier,
-    context: Context,
     failing: Callable[[Exception | None], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    failing(ValueError("no"))
-    classifier.handle([{"body": JPEG}], set_requests(context, {}))
-    classifier.handle([{}], set_requests(context, {"describe": "True"}))
-    assert classifier.health.failures == 1
-    failing(None)
-
-    def explain(*_: Any) -> EncodedReply:
+    def explain(*_: Any) -> Reply:
         raise MemoryError
 
-    monkeypatch.setattr(classifier._explainer, "explain_item", explain)
+    monkeypatch.setattr(classifier._explainer, "explain", explain)
     for _ in range(2 * MAX_OUT_OF_MEMORY_IN_A_ROW):
-        classifier.handle([{"body": JPEG}] * 2, set_requests(context, {"explain": "True"}, {}))
-        assert [status(context, idx) for idx in range(2)] == [503, 200]
-    assert classifier.health.diagnosis is None
+        replies = classifier.classify([ask(JPEG, explain="True"), ask(JPEG)])
+        assert statuses(replies) == [503, 200]
+    assert classifier.health is None
 
 
 @guarantee("A broken model on one worker")
 def test_only_batches_without_any_finite_answer_replace_a_worker(
-    classifier: OffpathClassifier, context: Context, monkeypatch: pytest.MonkeyPatch
+    classifier: OffpathClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    classifier.health = ModelHealth()
+    classifier._health = ModelHealth()
     runner = classifier.pipeline.runner
     engine, spoiled = runner.engine, 1
 
@@ -228,17 +203,16 @@ def test_only_batches_without_any_finite_answer_replace_a_worker(
         return outputs
 
     monkeypatch.setattr(runner, "engine", spoil)
-    rows = [{"body": JPEG}] * 2
+    requests = [ask(JPEG)] * 2
     for _ in range(2 * MAX_FAILURES_IN_A_ROW):
-        classifier.handle(rows, set_requests(context, {}, {}))
-        assert [status(context, idx) for idx in range(2)] == [503, 200]
-    assert classifier.health.failures == 0
+        assert statuses(classifier.classify(requests)) == [503, 200]
+    assert classifier._health.failures == 0
     spoiled = 2
     for _ in range(MAX_FAILURES_IN_A_ROW):
-        assert classifier.health.diagnosis is None
-        bodies = classifier.handle(rows, set_requests(context, {}, {}))
-    assert [json.loads(body)["type"] for body in bodies] == ["ModelFailed"] * 2
-    assert "not finite" in str(classifier.health.diagnosis)
+        assert classifier.health is None
+        replies = classifier.classify(requests)
+    assert [json.loads(reply.body)["type"] for reply in replies] == ["ModelFailed"] * 2
+    assert "not finite" in str(classifier.health)
 
 
 def test_weights_that_are_not_finite_refuse_to_load(

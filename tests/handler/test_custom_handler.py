@@ -5,21 +5,17 @@ import logging
 
 import pytest
 
+from offpath.handler.contract import Item, Reply, Request
 from offpath.handler.custom_handler import CustomReplies, Result
 from offpath.handler.errors import ItemError
-from offpath.handler.pipeline import Batch, Item
-from offpath.handler.response import EncodedReply
-from offpath.handler.stages import StageTimer
-from tests.handler.conftest import make_requests
 
 
 class Unsure(ItemError):
     status = 422
-    phrase = "unsure"
 
 
-class Hanging(ItemError):
-    phrase = "gr\u00fc\u00dfe"  # would hang the worker
+class Unsendable(ItemError):
+    status = 200
 
 
 class Defects:
@@ -35,44 +31,45 @@ class Defects:
             result.log["p"] = object()
         if best.label == "unsure":
             raise Unsure("no class reaches 0.2")
-        if best.label == "hanging":
-            raise Hanging("bad phrase")
+        if best.label == "unsendable":
+            raise Unsendable("an error is no success")
         result.log["verdict"] = "reject"
         return {"label": best.label, "line": result.headers.get("x-line")}
 
 
-def encode(*labels: str, headers: dict[str, str] | None = None) -> tuple[list[EncodedReply], Batch]:
-    batch = Batch([Item(predictions=[(one, 0.9)]) for one in labels], StageTimer())
-    context = make_requests(*[headers or {}] * len(labels))
-    return CustomReplies(Defects()).encode(batch, context), batch
+def encode(*labels: str, headers: dict[str, str] | None = None) -> tuple[list[Reply], list[Item]]:
+    request = Request(b"", headers=headers or {})
+    items = [Item(request, predictions=[(one, 0.9)]) for one in labels]
+    replies = CustomReplies(Defects())
+    return [replies.encode(item) for item in items], items
 
 
 def test_headers_of_the_front_door_are_hidden_from_custom_handlers() -> None:
-    (reply,), _ = encode("headers", headers={"X-Offpath-Key": "k", "A": "b"})
+    (reply,), _ = encode("headers", headers={"x-offpath-key": "k", "a": "b"})
     assert json.loads(reply.body) == {"a": "b"}
 
 
-@pytest.mark.parametrize("label", ["fails", "no-json", "no-json-log", "hanging"])
+@pytest.mark.parametrize("label", ["fails", "no-json", "no-json-log", "unsendable"])
 def test_failing_item_gets_a_500_and_the_log_names_the_line(
     label: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        replies, batch = encode("scratch", label, label, "dent")
+        replies, items = encode("scratch", label, label, "dent")
     assert [reply.status for reply in replies] == [200, 500, 500, 200]
     assert json.loads(replies[1].body)["type"] == "PostprocessFailed"
-    assert batch.items[1].extra is None
+    assert items[1].extra is None
     (said,) = [r.message for r in caplog.records]  # once
     assert "Defects.postprocess_item: " in said and "test_custom_handler.py, line " in said
     assert said.isascii()
 
 
 def test_error_of_a_custom_handler_keeps_its_status_and_type() -> None:
-    replies, batch = encode("unsure", "dent")
+    replies, items = encode("unsure", "dent")
     assert [reply.status for reply in replies] == [422, 200]
     assert json.loads(replies[0].body) == {
         "code": 422,
         "type": "Unsure",
         "message": "no class reaches 0.2",
     }
-    error = batch.items[0].error
+    error = items[0].error
     assert error is not None and error.__traceback__ is None  # holds no payload

@@ -1,61 +1,48 @@
 from __future__ import annotations
 
-import logging
-import re
 import threading
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
 import yaml
-from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
 from offpath.handler import metrics as metrics_module
-from offpath.handler.metrics import DIMENSIONS, MetricsEmitter
+from offpath.handler.metrics import LABELS, Metrics
 from offpath.handler.prediction_log.prediction_log import LogCounters
 from offpath.handler.stages import BatchTimings, Stage
 
-Totals = dict[tuple[str, str], float]
-LINE = re.compile(r"\[METRICS\](\w+)\.\w+:([\d.e+-]+)\|#(.*?)\|#type:(\w+)\|")
 METRICS_YAML = Path(metrics_module.__file__).parent.parent / "serving/conf/metrics.yaml"
 ONE_SECOND = BatchTimings(dict.fromkeys(Stage, 0.125), 1.0)
 
 
-def make_cache(file: Path) -> MetricsCacheYamlImpl:
-    cache = MetricsCacheYamlImpl(str(file))
-    cache.initialize_cache()
-    return cache
+class Published:
+    """A server's metrics: the sums of what was published since they were last taken."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[str, str], float] = defaultdict(float)
+
+    def __call__(self, name: str, value: float, _: bool, labels: Mapping[str, str]) -> None:
+        assert labels["ModelName"] == "cats"
+        rest = ",".join(f"{key}:{text}" for key, text in labels.items() if key != "ModelName")
+        self._sums[name, rest] += value
+
+    def take(self) -> dict[tuple[str, str], float]:
+        taken, self._sums = self._sums, defaultdict(float)
+        return dict(taken)
 
 
-@pytest.fixture
-def emitter(caplog: pytest.LogCaptureFixture) -> MetricsEmitter:
-    caplog.set_level(logging.INFO, logger="ts.metrics.caching_metric")
-    return MetricsEmitter(make_cache(METRICS_YAML), "cats", 3600)
-
-
-def read_lines(caplog: pytest.LogCaptureFixture) -> Totals:
-    """Adds up the lines so far, as TorchServe's Java side does, and forgets them."""
-    totals: Totals = defaultdict(float)
-    for record in caplog.records:
-        found = LINE.match(record.getMessage())
-        assert found, record.getMessage()
-        name, value, dimensions, _ = found.groups()
-        totals[name, dimensions.removeprefix("ModelName:cats").lstrip(",")] += float(value)
-    caplog.clear()
-    return totals
-
-
-def test_times_are_counted_in_cumulative_buckets(
-    emitter: MetricsEmitter, caplog: pytest.LogCaptureFixture
-) -> None:
-    emitter.count_batch(ONE_SECOND, 1, [])
-    emitter.count_requests(200, 0.25)
-    emitter.count_requests(204, 0.2501, 2)
-    emitter.count_requests(504, 70)
-    emitter.write(has_buckets=False)
-    assert not [name for name, _ in read_lines(caplog) if "seconds_bucket" in name]
-    emitter.write()
-    totals = read_lines(caplog)
+def test_times_are_counted_in_cumulative_buckets() -> None:
+    published = Published()
+    metrics = Metrics(published, "cats", 3600)
+    metrics.count_batch(ONE_SECOND, 1, [])
+    metrics.count_requests(200, 0.25)
+    metrics.count_requests(204, 0.2501, 2)
+    metrics.count_requests(504, 70)
+    metrics.write(has_buckets=False)
+    assert not [name for name, _ in published.take() if "seconds_bucket" in name]
+    metrics.write()
+    totals = published.take()
     times = {
         labels: number
         for (name, labels), number in totals.items()
@@ -70,36 +57,34 @@ def test_times_are_counted_in_cumulative_buckets(
     assert (stages, "Stage:decode,le:0.1") not in totals
     assert totals[stages, "Stage:decode,le:0.25"] == 1
     assert totals[stages, "Stage:total,le:1"] == 1
-    emitter.write()
-    assert read_lines(caplog) == {}
+    metrics.write()
+    assert published.take() == {}
 
 
-def test_nothing_is_lost_or_doubled_between_threads(
-    emitter: MetricsEmitter, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nothing_is_lost_or_doubled_between_threads() -> None:
+    published = Published()
+    metrics = Metrics(published, "cats", 3600)
+
     def count() -> None:
         for _ in range(500):
-            emitter.count_batch(ONE_SECOND, 3, ["BadTensor"])
+            metrics.count_batch(ONE_SECOND, 3, ["BadTensor"])
 
     threads = [threading.Thread(target=count) for _ in range(6)]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        emitter.write()
+        metrics.write()
     for thread in threads:
         thread.join()
-    emitter.write()
-    totals = read_lines(caplog)
+    metrics.write()
+    totals = published.take()
     assert totals["offpath_batches_total", ""] == 3000
     assert totals["offpath_items_total", ""] == 9000
     assert totals["offpath_errors_total", "Type:BadTensor"] == 3000
-    assert totals["offpath_stage_seconds_total", "Stage:decode"] == pytest.approx(375)
+    assert totals["offpath_stage_seconds_total", "Stage:decode"] == 375
 
 
-def test_prediction_logs_counters_are_differences_and_its_gauges_values(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO, logger="ts.metrics.caching_metric")
+def test_prediction_logs_counters_are_differences_and_its_gauges_values() -> None:
     states = iter(
         [
             LogCounters(appended=5, shipped=2, spool_bytes=100),
@@ -107,7 +92,8 @@ def test_prediction_logs_counters_are_differences_and_its_gauges_values(
             LogCounters(appended=9, shipped=9, dropped=1, spool_bytes=0),
         ]
     )
-    emitter = MetricsEmitter(make_cache(METRICS_YAML), "cats", 3600, lambda: next(states))
+    published = Published()
+    metrics = Metrics(published, "cats", 3600, lambda: next(states))
     expected = [
         # The age is written at first in any case, over the age that a dead worker has left.
         {
@@ -120,21 +106,21 @@ def test_prediction_logs_counters_are_differences_and_its_gauges_values(
         {"shipped_total": 7, "spool_bytes": 0},
     ]
     for values in expected:
-        emitter.write()
-        assert read_lines(caplog) == {
+        metrics.write()
+        assert published.take() == {
             (f"offpath_log_{name}", ""): value for name, value in values.items()
         }
 
 
-def test_every_metric_is_declared_for_torchserve_with_its_dimensions() -> None:
+def test_every_metric_is_declared_for_torchserve_with_its_labels() -> None:
     # TorchServe drops what its metrics.yaml does not name.
     declared = {
         metric["name"]: metric["dimensions"]
         for kind in yaml.safe_load(METRICS_YAML.read_text())["model_metrics"].values()
         for metric in kind
     }
-    names = [*DIMENSIONS, "offpath_batches_total", "offpath_items_total"]
+    names = [*LABELS, "offpath_batches_total", "offpath_items_total"]
     names += [f"offpath_log_{name}_total" for name in metrics_module.LOG_COUNTERS]
     names += metrics_module.LOG_GAUGES.values()
     for name in names:
-        assert declared[name] == DIMENSIONS.get(name, ["ModelName"])
+        assert declared[name] == ["ModelName", *LABELS.get(name, ())]

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from offpath.handler import input_maker
+from offpath.handler.contract import Item, Reply, Request
 from offpath.handler.image.decode import DecodedImage, DecodeOptions
 from offpath.handler.image.formats import Payload
-from offpath.handler.pipeline import Item, Pipeline
-from offpath.handler.response import EncodedReply
-from tests.handler.conftest import MakePipeline
+from offpath.handler.pipeline import Pipeline
+from tests.handler.conftest import MakePipeline, classify
 from tests.support.clock import Clock
 from tests.support.eventually import MAX_S
 from tests.support.guarantees import guarantee
@@ -26,7 +26,7 @@ JPEG = encode(find_photograph("coffee").rgb, "JPEG")
 PNG = encode(find_photograph("chelsea").rgb.resize((90, 60)), "PNG")
 
 
-def assert_same_answer(reply: EncodedReply, alone: EncodedReply) -> None:
+def assert_same_answer(reply: Reply, alone: Reply) -> None:
     """Compares two replies, except for the rounding of another batch size's matrix product."""
     assert reply.status == alone.status
     assert json.loads(reply.body) == pytest.approx(json.loads(alone.body), abs=1e-5)
@@ -37,9 +37,9 @@ def test_rows_and_replies_keep_their_order(make_pipeline: MakePipeline, threads:
     pipeline = make_pipeline(threads)
     payloads: list[Any] = [encode(p.image, "PNG", compress_level=1) for p in PHOTOGRAPHS]
     payloads[3::4] = [b"junk"] * len(payloads[3::4])
-    replies = pipeline.classify([{"body": payload} for payload in payloads])
+    replies = classify(pipeline, payloads)
     for payload, reply in zip(payloads, replies):
-        assert_same_answer(reply, pipeline.classify([{"body": payload}])[0])
+        assert_same_answer(reply, classify(pipeline, [payload])[0])
 
 
 def test_failed_batch_leaves_no_thread_that_still_decodes(
@@ -47,18 +47,17 @@ def test_failed_batch_leaves_no_thread_that_still_decodes(
 ) -> None:
     caller, began, ended = threading.get_ident(), threading.Event(), threading.Event()
 
-    def decode(self: Pipeline, item: Item) -> tuple[float, float]:
+    def decode(self: Pipeline, item: Item) -> None:
         if threading.get_ident() == caller:
             assert began.wait(MAX_S)
             raise RuntimeError("a bug")
         began.set()
         time.sleep(0.2)  # the caller has failed by then
         ended.set()
-        return 0.0, 0.0
 
     monkeypatch.setattr(Pipeline, "_decode", decode)
     with pytest.raises(RuntimeError, match="a bug"):
-        make_pipeline(2).preprocess([{"body": JPEG}] * 2)
+        make_pipeline(2).read_batch([Request(JPEG)] * 2)
     assert ended.is_set()
 
 
@@ -87,11 +86,11 @@ def test_a_best_score_that_is_not_finite_fails_its_item_alone(
 
     monkeypatch.setattr(pipeline.runner, "engine", spoil_first)
     monkeypatch.setattr(pipeline.runner, "_top_k", 1000)
-    failed, good = pipeline.classify([{"body": JPEG}, {"body": PNG}])
+    failed, good = classify(pipeline, [JPEG, PNG])
     assert (failed.status, json.loads(failed.body)["type"]) == (503, "ModelFailed")
     assert good.status == 200 and b"null" not in good.body
     with pytest.raises(FloatingPointError, match="not finite"):
-        pipeline.classify([{"body": JPEG}, {"body": b"junk"}])
+        classify(pipeline, [JPEG, b"junk"])
 
 
 @guarantee(
@@ -102,19 +101,19 @@ def test_a_best_score_that_is_not_finite_fails_its_item_alone(
 )
 def test_stale_image_of_an_earlier_batch_is_never_answered(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline()
-    pipeline.classify([{"body": JPEG}] * 4)
+    classify(pipeline, [JPEG] * 4)
     broken = PNG[:200]
-    replies = pipeline.classify([{"body": body} for body in (broken, PNG, broken)])
+    replies = classify(pipeline, (broken, PNG, broken))
     assert [reply.status for reply in replies] == [422, 200, 422]
-    assert_same_answer(replies[1], pipeline.classify([{"body": PNG}])[0])
+    assert_same_answer(replies[1], classify(pipeline, [PNG])[0])
 
 
 def test_limits_come_from_the_settings(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(max_pixels=5400, max_payload_bytes=20_000)
-    assert pipeline.classify([{"body": PNG}])[0].status == 200
+    assert classify(pipeline, [PNG])[0].status == 200
     for body in (JPEG, b"\x89PNG" + bytes(20_000)):
-        assert pipeline.classify([{"body": body}])[0].status == 413
-    assert make_pipeline(max_pixels=5399).classify([{"body": PNG}])[0].status == 413
+        assert classify(pipeline, [body])[0].status == 413
+    assert classify(make_pipeline(max_pixels=5399), [PNG])[0].status == 413
 
 
 @guarantee("A bad item or a time-out in a batch")
@@ -127,7 +126,7 @@ def test_bug_in_the_decoder_raises_instead_of_becoming_a_4xx(
 
     monkeypatch.setattr(input_maker, "transform_with_torch", fail)
     with pytest.raises(RuntimeError, match="a bug"):
-        make_pipeline().classify([{"body": JPEG}])
+        classify(make_pipeline(), [JPEG])
 
 
 @guarantee(
@@ -142,13 +141,13 @@ def test_bad_payload_is_freed_with_its_batch_without_the_garbage_collector(
 ) -> None:
     pipeline = make_pipeline()
     body = bytearray(payload)
-    pipeline.classify([{"body": body}])
+    classify(pipeline, [body])
     gc.collect()
     gc.disable()
     try:
         before = sys.getrefcount(body)
         for _ in range(5):
-            pipeline.classify([{"body": body}])
+            classify(pipeline, [body])
         assert sys.getrefcount(body) == before
     finally:
         gc.enable()
@@ -157,7 +156,7 @@ def test_bad_payload_is_freed_with_its_batch_without_the_garbage_collector(
 @guarantee(
     "A bad item or a time-out in a batch",
     "handler/pipeline.py",
-    "if start > self._end_s:",
+    "if start > end_s:",
     "if False:",
 )
 def test_batch_near_its_timeout_gives_up_items_that_are_not_decoded_yet(
@@ -174,15 +173,15 @@ def test_batch_near_its_timeout_gives_up_items_that_are_not_decoded_yet(
         return decode(payload, options)
 
     monkeypatch.setattr(input_maker, "decode_image", decode_slowly)
-    replies = slow.classify([{"body": JPEG}] * 4)
+    replies = classify(slow, [JPEG] * 4)
     assert [reply.status for reply in replies] == [200, 200, 503, 503]
     # The next batch begins afresh.
-    assert slow.classify([{"body": JPEG}])[0].status == 200
+    assert classify(slow, [JPEG])[0].status == 200
 
 
 def test_batch_larger_than_announced_is_answered(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(max_batch=2)
-    replies = pipeline.classify([{"body": PNG}] * 5)
+    replies = classify(pipeline, [PNG] * 5)
     assert [reply.status for reply in replies] == [200] * 5
     first, *others = (json.loads(reply.body) for reply in replies)
     # Two of torch's threads may round the rows of a matrix product differently.

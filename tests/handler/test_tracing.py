@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from offpath.handler.pipeline import Batch, Item
-from offpath.handler.stages import Stage, StageTimer
+from offpath.handler.contract import Item, Request
+from offpath.handler.stages import BatchTimings, Stage
 from offpath.handler.tracing import Tracer
-from tests.handler.conftest import make_requests
 from tests.support.otlp_collector import Collector, run_collector
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}"
@@ -25,13 +24,11 @@ def collector() -> Iterator[Collector]:
 
 def trace(collector: Collector, share: float, *headers: dict[str, str]) -> list[Any]:
     """Returns the spans of one batch with 3 s of decoding and 2 s of inference."""
-    ticks = iter((0.0, 6.0))
-    timer = StageTimer(lambda: next(ticks))
-    timer.seconds |= {Stage.DECODE: 3.0, Stage.INFERENCE: 2.0}
-    tracer = Tracer(collector.url, share, {"offpath.model": "cats"})
+    timings = BatchTimings({Stage.DECODE: 3.0, Stage.INFERENCE: 2.0}, 6.0)
+    tracer = Tracer(collector.url, share, "cats", "1.0")
     before = len(collector.spans)
-    batch = Batch([Item(b"abc") for _ in headers], timer)
-    tracer.trace(batch, make_requests(*headers), None)
+    requests = [Request(b"abc", f"id-{idx}", one) for idx, one in enumerate(headers)]
+    tracer.trace([Item(one, payload=b"abc") for one in requests], timings, len(headers))
     tracer.close()
     return collector.spans[before:]
 
@@ -60,7 +57,7 @@ def test_request_span_has_stages_as_children_and_a_link_to_its_batch(collector: 
 
 
 def test_traceparent_is_continued_by_its_flags(collector: Collector) -> None:
-    sampled = {"Traceparent": PARENT.format(flags="01"), "tracestate": "a=b"}
+    sampled = {"traceparent": PARENT.format(flags="01"), "tracestate": "a=b"}
     not_sampled = {"traceparent": PARENT.format(flags="00")}
     broken = {"traceparent": "00-nonsense"}
     spans = trace(collector, 0.0, not_sampled, sampled, {}, broken)

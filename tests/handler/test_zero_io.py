@@ -1,6 +1,6 @@
 """After the warm-up a request opens no file, connects nowhere and starts no process.
 
-The handler is loaded as Granian's worker does; tests/serving/test_path.py traces both servers.
+The classifier is loaded as Granian's worker does; tests/serving/test_path.py traces both servers.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ from tests.support.images import jpeg
 # Runs in a separate process, because an audit hook cannot be removed.
 PROGRAM = """
 import json, sys, threading
-from functools import partial
 from pathlib import Path
-from offpath.serving.granian.metric_sums import MetricSums, SummedMetric
-from offpath.serving.service.archived_handler import ArchivedHandler
-from offpath.serving.service.messages import Request
+from offpath.handler.contract import Request
+from offpath.serving.granian.metric_sums import MetricSums
+from offpath.serving.service.archived_classifier import load_classifier
 
 archive, folder = map(Path, sys.argv[1:])
-handler = ArchivedHandler(archive, 8, make_metric=partial(SummedMetric, MetricSums()))
+classifier = load_classifier(archive, 8, publish=MetricSums().publish)
 bodies = [path.read_bytes() for path in sorted(folder.iterdir())]
 requests = [Request(body, f"request-{number}") for number, body in enumerate(bodies)]
-assert handler.handle(requests)[0].status == 200
+assert classifier.classify(requests)[0].status == 200
 # These cost each worker seconds and megabytes. Only explanations and other engines need them.
-heavy = set(sys.modules).intersection(["captum", "torch._dynamo", "openvino.torch", "onnxruntime"])
+heavy = {"captum", "torch._dynamo", "openvino.torch", "onnxruntime", "ts"} & set(sys.modules)
 assert not heavy, heavy
 events = []
 watching = False
@@ -46,12 +45,12 @@ def watch(event, arguments):
 sys.addaudithook(watch)
 watching = True
 for _ in range(25):
-    handler.handle(requests)  # 8 requests
+    classifier.classify(requests)  # 8 requests
 found = list(events)
 open("/dev/null").close()
 watching = False
 print(json.dumps([found, events]))
-handler.close()
+classifier.close()
 """
 
 

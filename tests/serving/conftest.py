@@ -17,13 +17,11 @@ import httpx
 import pytest
 
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.service.archived_handler import WARM_UP_BATCHES
 from offpath.serving.session import make_server
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.front import FrontProcess, front, log_variables, logged
 from tests.support.granian import GranianProcess
 from tests.support.granian import granian as granian_before_door
-from tests.support.scrape import wait_for_items
 
 if TYPE_CHECKING:
     from tests.support.obedient_model import Flag
@@ -50,8 +48,6 @@ def either(
         metrics_port=0,
     )
     with make_server(settings) as running:
-        # The warm-up is counted within a second.
-        wait_for_items(running, "near-free", 2 * WARM_UP_BATCHES * 8)
         yield running
 
 

@@ -21,7 +21,7 @@ from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ItemError
 from offpath.handler.image.decode import ORIENTATION_TAG
 from offpath.handler.input_maker import InputMaker
-from offpath.handler.response import encode_error
+from offpath.handler.reply import encode_error
 from offpath.serving import client as client_module
 from offpath.serving.client import (
     MAX_REPLY_BYTES,

@@ -155,15 +155,15 @@ def main(kind: str, folder: Path) -> None:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     import offpath.handler
     import offpath.serving.service
-    from offpath.serving.service.archived_handler import ArchivedHandler
+    from offpath.handler.classifier import OffpathClassifier
 
-    handle = ArchivedHandler.handle
+    classify = OffpathClassifier.classify
 
-    def note_ids(self: ArchivedHandler, requests: Any) -> Any:
-        ids.extend(request.request_id for request in requests)
-        return handle(self, requests)
+    def note_ids(self: OffpathClassifier, requests: Any) -> Any:
+        ids.extend(request.id for request in requests)
+        return classify(self, requests)
 
-    ArchivedHandler.handle = note_ids  # type: ignore[method-assign]
+    OffpathClassifier.classify = note_ids  # type: ignore[method-assign]
 
     said = {
         "port": server.server_port,

@@ -23,7 +23,7 @@ from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.image.nvjpeg import DecodeTogether, DeviceDecoder, find_nvjpeg
 from offpath.handler.image.torch_transform import transform_on_device
 from offpath.handler.pipeline import Pipeline
-from tests.handler.conftest import make_runner
+from tests.handler.conftest import classify, make_runner
 from tests.support import torchcodec_decoders as decoders
 from tests.support.photographs import PHOTOGRAPHS, encode, find_photograph
 
@@ -50,7 +50,9 @@ class CpuDecoder:
 def decode_on_device(
     payloads: list[Payload], options: DecodeOptions, decode: DecodeTogether
 ) -> list[torch.Tensor | None]:
-    return DeviceDecoder(decode, options, InputGeometry()).decode(payloads)
+    decoder = DeviceDecoder(decode, options, InputGeometry())
+    taken = [payload for payload in payloads if decoder.takes(payload)]
+    return decoder.decode(taken) if taken else [None] * len(payloads)
 
 
 def turned(orientation: int) -> bytes:
@@ -185,8 +187,8 @@ def make_pipeline(decoder: DecodeTogether | None, decode: str = "nvjpeg") -> Pip
 
 def read(pipeline: Pipeline, payloads: list[bytes]) -> list[dict[str, Any]]:
     kinds = itertools.cycle([bytearray, bytes, memoryview])
-    rows = [{"body": kind(payload)} for payload, kind in zip(payloads, kinds)]
-    return [json.loads(reply.body) for reply in pipeline.classify(rows)]
+    bodies = (kind(payload) for payload, kind in zip(payloads, kinds))
+    return [json.loads(reply.body) for reply in classify(pipeline, bodies)]
 
 
 @pytest.mark.parametrize("package", ["torchvision", "torchcodec"])

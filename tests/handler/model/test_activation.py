@@ -8,10 +8,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from offpath.handler.classifier import encode_items
 from offpath.handler.config import HandlerConfig
+from offpath.handler.contract import Request
 from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.model.engines.eager import EagerEngine
 from offpath.handler.pipeline import Pipeline
+from tests.handler.conftest import classify
 from tests.support.images import npy
 
 CPU = torch.device("cpu")
@@ -46,8 +49,8 @@ def make_images() -> torch.Tensor:
     return torch.tensor(COLOURS, dtype=torch.uint8).view(-1, 1, 1, 3).expand(-1, SIZE, SIZE, 3)
 
 
-def rows() -> list[dict[str, bytes]]:
-    return [{"body": npy(image.numpy())} for image in make_images()]
+def make_bodies() -> list[bytes]:
+    return [npy(image.numpy()) for image in make_images()]
 
 
 def plain_scores(activation: str) -> torch.Tensor:
@@ -58,9 +61,8 @@ def plain_scores(activation: str) -> torch.Tensor:
 @pytest.mark.parametrize("activation", PLAIN)
 def test_replies_and_predictions_are_plain_pytorchs(activation: str) -> None:
     pipeline = make_small(activation=activation)
-    batch = pipeline.inference(pipeline.preprocess(rows()))
-    replies = pipeline.postprocess(batch)
-    for item, reply, scores in zip(batch.items, replies, plain_scores(activation)):
+    batch = pipeline.predict(pipeline.read_batch([Request(body) for body in make_bodies()]))
+    for item, reply, scores in zip(batch.items, encode_items(batch), plain_scores(activation)):
         expected = dict(zip("rgb", scores.tolist()))
         assert json.loads(reply.body) == pytest.approx(expected, abs=1e-5)
         # The prediction log records these.
@@ -72,7 +74,7 @@ def test_replies_and_predictions_are_plain_pytorchs(activation: str) -> None:
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.5, 0.99, 1.0])
 def test_threshold_answers_all_classes_that_reach_it(threshold: float) -> None:
     pipeline = make_small(activation="sigmoid", threshold=threshold, top_k=1)
-    replies = pipeline.classify(rows())
+    replies = classify(pipeline, make_bodies())
     for reply, scores in zip(replies, plain_scores("sigmoid")):
         over = {n: s for n, s in zip("rgb", scores.tolist()) if s >= threshold}
         assert json.loads(reply.body) == pytest.approx(over, abs=1e-5)

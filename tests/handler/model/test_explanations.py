@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from offpath.handler.config import HandlerConfig
+from offpath.handler.contract import Item, Reply, Request
 from offpath.handler.errors import (
     BadTarget,
     ConfigError,
@@ -21,11 +22,15 @@ def make_explainer(clock: Clock, attribute: Attribute, is_open: bool = True) -> 
     return Explainer(attribute, is_open, max_bytes=100, classes=10, clock=clock)
 
 
+def explain(explainer: Explainer, target: object = None) -> Reply:
+    return explainer.explain(Item(Request(b""), target=target, index=0))
+
+
 @guarantee("Explanations", "handler/model/explanations.py", "if not self._is_open:", "if False:")
 def test_explanations_are_closed_by_default() -> None:
     assert not HandlerConfig().explanations
     with pytest.raises(ExplanationsClosed):
-        make_explainer(Clock(), lambda *_: [], is_open=False).explain(0, {})
+        explain(make_explainer(Clock(), lambda *_: [], is_open=False))
 
 
 @guarantee(
@@ -47,7 +52,7 @@ def test_explanations_take_at_most_a_quarter_of_a_workers_time() -> None:
     refused = 0
     while clock.now_s < 80:
         try:
-            explainer.explain(0, {})
+            explain(explainer)
         except TooManyExplanations:
             refused += 1
             clock.now_s += 0.01
@@ -57,14 +62,14 @@ def test_explanations_take_at_most_a_quarter_of_a_workers_time() -> None:
 @guarantee("Explanations")
 def test_oversized_explanation_is_an_error_of_its_item() -> None:
     with pytest.raises(ExplanationTooLarge, match="at most 100"):
-        make_explainer(Clock(), lambda *_: [0.25] * 100).explain(0, {})
+        explain(make_explainer(Clock(), lambda *_: [0.25] * 100))
 
 
 def test_unknown_class_uses_up_no_explanation() -> None:
     explainer = make_explainer(Clock(), lambda *_: [])
     with pytest.raises(BadTarget):
-        explainer.explain(0, {"target": b"10"})
-    assert explainer.explain(0, {"target": b"9"}).status == 200
+        explain(explainer, b"10")
+    assert explain(explainer, b"9").status == 200
 
 
 @guarantee("Explanations")

@@ -20,6 +20,7 @@ from offpath.handler.config import HandlerConfig
 from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.model.engines.eager import EagerEngine
 from offpath.handler.pipeline import Pipeline
+from tests.handler.conftest import classify
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 BOUNDS = {"exact": 0.01, "scaled": 0.03}
@@ -57,7 +58,7 @@ def test_photographs_are_answered_like_stock() -> None:
         with torch.inference_mode():
             expected = torch.softmax(model(stock.preprocess([{"body": body}])), dim=1)[0].numpy()
         for decode, bound in BOUNDS.items():
-            by_class = json.loads(pipelines[decode].classify([{"body": body}])[0].body)
+            by_class = json.loads(classify(pipelines[decode], [body])[0].body)
             got = np.array([by_class[str(number)] for number in range(1000)])
             assert np.abs(expected - got).max() <= bound, photograph.name
             assert expected.argmax() == got.argmax(), photograph.name

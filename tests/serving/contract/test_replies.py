@@ -31,20 +31,20 @@ import offpath
 from offpath.deploy.ray.ray_export import export_ray
 from offpath.deploy.triton.triton_export import export_triton
 from offpath.handler.config import HandlerConfig
+from offpath.handler.contract import Classifier, Reply, Request
 from offpath.handler.error_kinds import MODEL_GONE, OF_DOOR, OF_ITEMS
 from offpath.handler.wire_names import (
     ARRIVED_HEADER,
     BODY_HEADER,
     ID_HEADER,
     KEY_HEADER,
-    RECEIVED_HEADER,
     TYPE_HEADER,
     WARM_UP_HEADER,
 )
 from offpath.serving.front.openapi import render_openapi
 from offpath.serving.server.server_settings import ServerSettings, read_config
-from offpath.serving.service.archived_handler import ArchivedHandler
-from offpath.serving.service.messages import Reply, Request, make_event_id
+from offpath.serving.service.archived_classifier import load_classifier
+from offpath.serving.service.messages import make_event_id
 from offpath.serving.service.model_service import largest_body_bytes
 from offpath.serving.session import make_server
 from tests.support import export_host
@@ -143,16 +143,14 @@ def send(adapter: tuple[str, httpx.Client]):
 
 
 @pytest.fixture(scope="module")
-def handler(
-    model_store: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ArchivedHandler]:
-    """The handler of `near-free`, in this process, whose modules the archive's copies replace."""
+def classifier(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Classifier]:
+    """Loads `near-free` in this process, whose modules the archive's copies replace."""
     path, before = [*offpath.__path__], take_handler_modules()
     sys.modules.update(before)
     folder = tmp_path_factory.mktemp("unpacked")
     with zipfile.ZipFile(model_store / "near-free.mar") as archive:
         archive.extractall(folder)
-    yield ArchivedHandler(folder)
+    yield load_classifier(folder)
     take_handler_modules()
     sys.modules.update(before)
     offpath.__path__[:], offpath.handler = path, before["offpath.handler"]
@@ -195,7 +193,7 @@ def is_status(reply: httpx.Response, adapter: tuple[str, httpx.Client], status: 
     ],
 )
 def test_a_request_gets_the_handlers_reply_from_every_server(
-    adapter, send, handler: ArchivedHandler, method: str, path: str, body: bytes, status: int
+    adapter, send, classifier: Classifier, method: str, path: str, body: bytes, status: int
 ) -> None:
     if adapter[0] == TRITON and path != PATH:
         pytest.skip("Triton has paths of its own")
@@ -212,7 +210,7 @@ def test_a_request_gets_the_handlers_reply_from_every_server(
         is_of_java = "torchserve" in adapter[0]
         assert is_of_java or reply.json()["message"].startswith("no model 'other'; served: ")
         return
-    (expected,) = handler.handle([Request(body, "id")])
+    (expected,) = classifier.classify([Request(body, "id")])
     if status == 200:
         check_labels(reply, expected)
     else:
@@ -240,7 +238,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_of_sending_has_the_same_answer(
-    adapter, send, handler: ArchivedHandler, way: str
+    adapter, send, classifier: Classifier, way: str
 ) -> None:
     if way == "curl-data-binary" and adapter[0] == "torchserve":
         pytest.skip("Java parses the form before the handler sees the image (test_inputs.py)")
@@ -248,7 +246,7 @@ def test_every_way_of_sending_has_the_same_answer(
         pytest.skip("its stand-in reads no chunks")
     method, arguments = WAYS[way]
     reply = send(method, PATH, **arguments)
-    check_labels(reply, *handler.handle([Request(JPEG, "id")]))
+    check_labels(reply, *classifier.classify([Request(JPEG, "id")]))
 
 
 def test_an_image_of_the_largest_size_may_come_as_base64(adapter, send) -> None:
@@ -326,7 +324,6 @@ def test_headers_of_the_front_door_mean_nothing_from_a_client(send, tmp_path: Pa
         TYPE_HEADER: "multipart/form-data; boundary=x",
         ID_HEADER: "mine",
         ARRIVED_HEADER: "0",
-        RECEIVED_HEADER: "0",
     }
     for key in ({}, {KEY_HEADER: "0" * 64, WARM_UP_HEADER: "0" * 64}):
         for body in (JPEG, b"no image"):

@@ -8,16 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from offpath.handler.contract import Reply, Request
 from offpath.serving.granian.suspects import (
     MAX_IMAGES,
     REFUSED_S,
     SAMPLE_BYTES,
     SharedNotes,
     Suspects,
-    WatchedHandler,
+    WatchedModel,
     is_crash,
 )
-from offpath.serving.service.messages import Reply, Request
 from tests.support.clock import Clock
 
 BATCH = 8
@@ -31,11 +31,9 @@ class Host:
         self.batches: list[list[bytes]] = []
         self.refused: list[int] = []
         self.notes, self.suspects = SharedNotes(BATCH), Suspects(clock)
-        handler = SimpleNamespace(
-            handle=self._answer, health=None, is_foreign=False, count_requests=None, close=None
-        )
-        self.handler = WatchedHandler(
-            handler, self.notes, self.suspects.shared, lambda: self.refused.append(1), bytes
+        model = SimpleNamespace(classify=self._answer, health=None, close=None)
+        self.model = WatchedModel(
+            model, self.notes, self.suspects.shared, lambda: self.refused.append(1), None
         )
 
     def _answer(self, requests: Sequence[Request]) -> list[Reply]:
@@ -45,7 +43,7 @@ class Host:
 
     def ask(self, *bodies: bytes) -> list[int | None]:
         """Returns the statuses; None for what must be asked again alone."""
-        replies = self.handler.handle([Request(body, "id") for body in bodies])
+        replies = self.model.classify([Request(body, "id") for body in bodies])
         return [reply and reply.status for reply in replies]
 
     def die(self, *bodies: bytes) -> None:

@@ -240,7 +240,7 @@ def test_workers_take_the_gpus_of_the_archive(monkeypatch: pytest.MonkeyPatch) -
         ({"deviceType": "cpu", "deviceIds": [2]}, []),
     ):
         serving = ServingSettings.from_mapping(server)
-        assert Exportable(Path("a.mar"), "a", serving, None).list_gpus() == gpus  # type: ignore
+        assert Exportable(Path("a.mar"), "a", serving, None, False).list_gpus() == gpus  # type: ignore
 
 
 @pytest.mark.parametrize(

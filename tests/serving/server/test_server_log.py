@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from offpath.handler.prediction_log.delivery_failures import Announcer
+from offpath.handler.announcer import Announcer
 from offpath.serving.server.server_log import (
     LogFollower,
     find_server_failure,

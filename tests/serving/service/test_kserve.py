@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
+from offpath.handler.contract import Reply
 from offpath.serving.service.kserve import (
     LENGTH_HEADER,
     add_error_text,
@@ -20,7 +21,7 @@ from offpath.serving.service.kserve import (
     read_v1,
     read_v2,
 )
-from offpath.serving.service.messages import Refused, Reply
+from offpath.serving.service.messages import Refused
 from tests.fuzz.costly_requests import measure
 from tests.support.guarantees import guarantee
 

@@ -8,15 +8,14 @@ import json
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
+from offpath.handler.contract import Reply, Request
 from offpath.handler.wire_names import BODY_HEADER, CLIENT_HEADER, FULL_HEADER
-from offpath.serving.service import model_service
 from offpath.serving.service.kserve import READERS, Inference, read_v1
-from offpath.serving.service.messages import Reply, Request
 from offpath.serving.service.model_service import ModelService, ServiceSettings
 from tests.support.guarantees import guarantee
 
@@ -24,18 +23,15 @@ QUEUE, CONNECTIONS = 20, 6
 
 
 class Waiting:
-    """A handler that answers when it may."""
+    """A model that answers when it may."""
 
-    is_foreign, health = False, SimpleNamespace(diagnosis=None)
+    health = None
 
     def __init__(self) -> None:
         self.may_go = threading.Event()
         self.handled: list[bytes] = []
 
-    def count_requests(self, *_: object) -> None:
-        pass
-
-    def handle(self, requests: Sequence[Request]) -> list[Reply]:
+    def classify(self, requests: Sequence[Request]) -> list[Reply]:
         self.handled += [request.body for request in requests]
         self.may_go.wait()
         return [Reply(200, {}, b"{}") for _ in requests]
@@ -44,8 +40,14 @@ class Waiting:
         pass
 
 
+def open_request(request: Request) -> Request:
+    file = request.headers.get(BODY_HEADER)
+    return replace(request, body=Path(file).read_bytes()) if file else request
+
+
 def make_service(handler: Waiting, has_door: bool = True, queue: int = QUEUE) -> ModelService:
-    return ModelService(handler, ServiceSettings("m", None, 4, 0, 60.0, 1 << 20, queue, has_door))
+    settings = ServiceSettings("m", None, 4, 0, 60.0, 1 << 20, queue)
+    return ModelService(handler, settings, open_request=open_request if has_door else None)
 
 
 async def ask(
@@ -148,12 +150,9 @@ def test_a_worker_tells_the_door_that_its_queue_is_full(
     asyncio.run(run())
 
 
-def test_images_of_a_client_that_has_left_are_not_decoded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_of_a_client_that_has_left_are_not_decoded(tmp_path: Path) -> None:
     file, handler = tmp_path / "body", Waiting()
     file.write_bytes(make_body(5))
-    monkeypatch.setattr(model_service, "open_body", lambda headers: file.read_bytes())
 
     async def leave() -> None:
         service = make_service(handler)

@@ -1,35 +1,19 @@
-"""Encodes predictions and errors as replies.
-
-They are encoded once, to bytes: TorchServe passes bytes through, but would encode a dict with
-indentation (ts/protocol/otf_message_handler.py).
-"""
+"""Encodes predictions and errors as replies."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 import orjson
 
+from offpath.handler.contract import Reply
+from offpath.handler.error_kinds import RETRY_AFTER_S
 from offpath.handler.errors import ItemError
 
 JSON_CONTENT_TYPE = "application/json"
 
 
-@dataclass(frozen=True)
-class EncodedReply:
-    """An encoded reply to one item.
-
-    Attributes:
-        phrase: reason phrase, ASCII.
-    """
-
-    status: int
-    phrase: str
-    body: bytes
-
-
-def encode_prediction(predictions: list[tuple[str, float]]) -> EncodedReply:
+def encode_prediction(predictions: list[tuple[str, float]]) -> Reply:
     """Encodes `{label: score, ...}`, best first, like TorchServe's image_classifier.
 
     The object is empty if no class reaches the threshold.
@@ -37,15 +21,18 @@ def encode_prediction(predictions: list[tuple[str, float]]) -> EncodedReply:
     return encode_json(dict(predictions))
 
 
-def encode_error(error: ItemError) -> EncodedReply:
+def encode_error(error: ItemError) -> Reply:
     """Encodes `{"code", "type", "message"}`, as TorchServe's own errors, and the error's fields."""
     body = {"code": error.status, "type": error.type, "message": error.message, **error.fields}
-    return EncodedReply(error.status, error.phrase, _encode(body))
+    reply = encode_json(body, error.status)
+    if error.is_passing:
+        reply.headers["Retry-After"] = str(RETRY_AFTER_S)
+    return reply
 
 
-def encode_json(value: object) -> EncodedReply:
-    """Encodes any JSON value with status 200: predictions, explanations and descriptions."""
-    return EncodedReply(200, "OK", _encode(value))
+def encode_json(value: object, status: int = 200) -> Reply:
+    """Encodes any JSON value: predictions, explanations and descriptions."""
+    return Reply(status, {"content-type": JSON_CONTENT_TYPE}, _encode(value))
 
 
 def _encode(value: object) -> bytes:

@@ -1,0 +1,114 @@
+"""What an archive is to any server: a request becomes an item, and a batch of items replies.
+
+`OffpathClassifier` (classifier.py) is such a classifier. Servers call it: TorchServe through
+on_torchserve.py, and all others through serving/service/archived_classifier.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:  # a server's process may have neither torch nor NumPy
+    import torch
+
+    from offpath.handler.errors import ItemError
+    from offpath.handler.image.decode import Pixels
+    from offpath.handler.image.formats import Payload
+
+
+@dataclass(frozen=True)
+class Request:
+    """One image to classify.
+
+    Attributes:
+        body: an image file, the .npy of a thin client, or a form, JSON or base64 text with one. A
+            mapping holds the fields of a form that the server has parsed.
+        id: unique; the prediction log's `event_id`.
+        headers: text, with names in lower case.
+        arrived_s: time by `time.monotonic` of this host at which the body had come; 0 if unknown.
+    """
+
+    body: Any
+    id: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    arrived_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The reply to one request; its body is JSON."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass(slots=True)
+class Item:
+    """One request on its way to a reply.
+
+    Attributes:
+        error: set by the first stage that fails on this item.
+        payload: the image's bytes; None if the request holds none.
+        target: the class to explain, as the client sent it.
+        pixels: the model's input, uint8 [height, width, channels]; None before it is decoded, which
+            may be left to a device.
+        seconds: spent on READ, DECODE and TRANSFORM; fewer where an error came before.
+        index: place of the image in the batch buffer; None before it has one.
+        predictions: (label, score), best first.
+        outputs: the model's raw outputs, float32 [1, classes]; only for a custom handler.
+        extra: a custom handler's addition to the record of the prediction log.
+    """
+
+    request: Request
+    error: ItemError | None = None
+    payload: Payload | None = None
+    target: object = None
+    pixels: Pixels | None = None
+    seconds: Sequence[float] = ()
+    index: int | None = None
+    predictions: list[tuple[str, float]] = field(default_factory=list)
+    outputs: torch.Tensor | None = None
+    extra: Mapping[str, Any] | None = None
+
+    @property
+    def status(self) -> int:
+        """The status of the reply."""
+        return 200 if self.error is None else self.error.status
+
+
+# A server's metrics: adds to a counter or sets a gauge, by its name, its value, whether it is a
+# counter, and its labels.
+Publish = Callable[[str, float, bool, Mapping[str, str]], None]
+
+
+def drop(name: str, value: float, is_counter: bool, labels: Mapping[str, str]) -> None:
+    """Publishes nothing: the metrics of a server that has none."""
+
+
+class Classifier(Protocol):
+    """A loaded archive. Only `read` may be called from several threads at once."""
+
+    @property
+    def health(self) -> str | None:
+        """The reason why this process must be replaced; None while the model works."""
+
+    def read(self, request: Request) -> Item:
+        """Decodes a request's image; what is wrong with it becomes the item's error."""
+
+    def answer(self, items: Sequence[Item]) -> list[Reply]:
+        """Answers a batch, one reply per item, in order; records and counts it."""
+
+    def classify(self, requests: Sequence[Request]) -> list[Reply]:
+        """Reads a batch on threads of its own, and answers it."""
+
+    def describe(self) -> dict[str, Any]:
+        """Returns device, engine, precision and more."""
+
+    def warm_up(self) -> None:
+        """Computes full batches, which are neither recorded nor counted."""
+
+    def close(self) -> None:
+        """Writes the last metrics; the prediction log uploads what it can in a few seconds."""
