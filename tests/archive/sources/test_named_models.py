@@ -52,7 +52,7 @@ def test_model_that_asks_for_the_version_of_its_weights_loads(tmp_path: Path, ki
     torch.save({"state_dict": ddp}, tmp_path / "ddp.pt")
     weights = kind if kind == "random" else str(tmp_path / kind)
     source, _ = load("torchvision:mnasnet0_5", weights)
-    save_weights(source, tmp_path / "weights.pt")
+    (tmp_path / "weights.pt").write_bytes(save_weights(source))
     make_with_weights(lambda: run_definition(source, tmp_path), str(tmp_path / "weights.pt"))
 
 

@@ -163,7 +163,7 @@ def test_the_worker_gets_the_model_that_torchserve_loads(
     assert count_classes(source.module, config.input_geometry) == 4
     shown = (images * 255).byte().permute(0, 2, 3, 1).numpy()
     assert choose_activation(source.module, config, shown, print) == "softmax"
-    save_weights(source, before.model.parent / "weights.pt")
+    (before.model.parent / "weights.pt").write_bytes(save_weights(source))
     make = read_definition(before.model, None).make
     model = make_with_weights(make, str(before.model.parent / "weights.pt"))
     model.eval()
