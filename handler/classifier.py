@@ -24,6 +24,7 @@ from offpath.handler.error_kinds import RETRY_AFTER_S
 from offpath.handler.errors import DeadlineExceeded, ItemError, ModelOutOfMemory
 from offpath.handler.metrics import DECODED_BY_CPU, MetricsEmitter
 from offpath.handler.model.batch_runner import BatchRunner
+from offpath.handler.model.device_errors import is_sticky, name_error
 from offpath.handler.model.engines.choose import choose_engine
 from offpath.handler.model.engines.engine import FOLDER
 from offpath.handler.model.explanations import Explainer
@@ -36,13 +37,7 @@ from offpath.handler.prediction_log.batch_records import make_records
 from offpath.handler.prediction_log.prediction_log import PredictionLog, open_prediction_log
 from offpath.handler.process.foreign_server import warn_of_losses
 from offpath.handler.process.host_limits import count_cores, decode_budget_s
-from offpath.handler.process.sick_worker import (
-    EXIT_STATUS,
-    ModelHealth,
-    end_after_reply,
-    is_sticky,
-    name_error,
-)
+from offpath.handler.process.sick_worker import EXIT_STATUS, ModelHealth, end_after_reply
 from offpath.handler.process.warmup import warm_up_payloads
 from offpath.handler.process.worker_setup import keep_freed_memory, use_device
 from offpath.handler.request.body_from_front_door import DoorBodies, Row
