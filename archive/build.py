@@ -201,9 +201,12 @@ def _put(archive: Path, target: Path) -> None:
 
 def _check_extra_files(spec: ArchiveSpec) -> None:
     taken = {*OUR_FILES}
-    taken |= {name.partition("/")[0] for name in spec.source.files}
-    for folder in OUR_FOLDERS & taken:
-        raise WrongOption(f"the model's files are in a folder {folder!r}, as ours are; rename it")
+    for name in spec.source.files:
+        top = name.partition("/")[0]
+        if top in (*OUR_FILES, *OUR_FOLDERS):
+            raise WrongOption(f"the model's files have a {top!r}, as ours do; rename it")
+        check_shadowing(Path(top).with_suffix(Path(name).suffix))
+        taken.add(top)
     if spec.source.model_file is not None:
         taken.add(spec.source.model_file.name)
     given = [("--handler", spec.handler.file)] if spec.handler else []

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from offpath.archive.mar_file import MANIFEST, OUR_MARK, MarFile, read_mar, unpack_mar
+from offpath.archive.mar_file import LABELS, MANIFEST, OUR_MARK, MarFile, read_mar, unpack_mar
 from offpath.archive.model_config import SERVER_SETTINGS, check_server_setting
 from offpath.errors import WrongOption
 from offpath.handler.config import SECTION, HandlerConfig
@@ -19,7 +19,6 @@ from offpath.handler.model.engines.engine import FOLDER
 from offpath.handler.serving_settings import ServingSettings, name_keys
 
 STOCK_HANDLER, OURS = "image_classifier", "offpath"
-LABELS_FILE = "index_to_name.json"
 # Our definitions that run a file beside them (archive/models/) -> that file.
 RUN_BY_OURS = {"onnx_model.py": "model.onnx", "exported.py": "program.pt2"}
 # What TorchServe takes for a missing key, where that depends on nothing else (ModelArchive.java).
@@ -41,8 +40,7 @@ class OldArchive:
         weights: the state dict of the class file; None for TorchScript.
         labels: index_to_name.json, or None.
         server: batch, worker and time-out settings.
-        extra_files: all other files at its root.
-        nested_files: those in folders, by their names.
+        files: name in the archive -> file, of all others.
         changes: what will differ from the old archive, one line each.
     """
 
@@ -55,8 +53,7 @@ class OldArchive:
     weights: Path | None
     labels: Path | None
     server: dict[str, Any]
-    extra_files: tuple[Path, ...]
-    nested_files: dict[str, Path]
+    files: dict[str, Path]
     changes: tuple[str, ...]
 
     @property
@@ -86,7 +83,7 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
             "pass --handler FILE.py (docs/your-handler.md)"
         )
     files = {key: model.get(f"{key}File") for key in ("model", "serialized", "config")}
-    known = {MANIFEST, LABELS_FILE, handler_file, *filter(None, files.values())}
+    known = {MANIFEST, LABELS, handler_file, *filter(None, files.values())}
     if archive.has_our_handler and files["model"] in RUN_BY_OURS:
         files |= {"model": None, "serialized": RUN_BY_OURS[files["model"]]}
         known.add(files["serialized"])
@@ -99,7 +96,7 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
         )
     unpack_mar(archive, folder)
     serialized = folder / files["serialized"]
-    labels = folder / LABELS_FILE if LABELS_FILE in names else None
+    labels = folder / LABELS if LABELS in names else None
     server, changes = _read_server(archive)
     ours = None
     if archive.has_our_handler:
@@ -113,7 +110,6 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
         changes.append(
             f"{model['requirementsFile']} is left out: install its packages where the workers run"
         )
-    others = sorted(names - known)
     return OldArchive(
         name=archive.model_name,
         version=archive.model_version,
@@ -124,8 +120,7 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
         weights=serialized if files["model"] else None,
         labels=labels,
         server=server,
-        extra_files=tuple(folder / name for name in others if "/" not in name),
-        nested_files={name: folder / name for name in others if "/" in name},
+        files={name: folder / name for name in sorted(names - known)},
         changes=tuple(changes + (STOCK_CHANGES if ours is None else OUR_CHANGES)),
     )
 
