@@ -1,4 +1,4 @@
-"""Builds the .mar: model + handler + model-config.yaml, through torch-model-archiver."""
+"""Builds the .mar: model + handler + model-config.yaml."""
 
 from __future__ import annotations
 

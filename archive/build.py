@@ -6,10 +6,7 @@ import io
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +19,7 @@ from offpath.archive.engine_files.engine_folder import (
     plan_engine,
 )
 from offpath.archive.handler_file import HandlerFile
-from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, MANIFEST, NAME_PATTERN
+from offpath.archive.mar_file import LABELS, NAME_PATTERN, write_mar
 from offpath.archive.model_config import ModelConfig, format_model_config
 from offpath.archive.model_probe import (
     check_label_count,
@@ -36,7 +33,7 @@ from offpath.archive.photograph_sets import load_photographs
 from offpath.archive.sources.checkpoint import take_names
 from offpath.archive.sources.definition import check_shadowing
 from offpath.archive.sources.model_source import ModelSource
-from offpath.errors import ExpectedError, WrongOption
+from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
 from offpath.handler.custom_handler import MARK_FILE
 from offpath.handler.model.engines.engine import FOLDER
@@ -44,19 +41,11 @@ from offpath.handler.model.outputs import OneOutput, keep_one_output
 
 PACKAGE_DIR = Path(__file__).parent.parent
 HANDLER_DIR = PACKAGE_DIR / "handler"
-# The earliest date that zip can hold. The current date would make every build differ.
-ZIP_DATE = (1980, 1, 1, 0, 0, 0)
-CREATED_ON = "01/01/1980 00:00:00"
 WEIGHTS_FILE = "weights.pt"
+CONFIG_FILE = "model-config.yaml"
 ENTRY_FILE = "classifier_entry.py"
 # Files at the archive's root besides the model's definition.
-OUR_FILES = (
-    ENTRY_FILE,
-    WEIGHTS_FILE,
-    "model-config.yaml",
-    "index_to_name.json",
-    "MAR-INF",
-)
+OUR_FILES = (ENTRY_FILE, WEIGHTS_FILE, CONFIG_FILE, LABELS, "MAR-INF")
 OUR_FOLDERS = {"offpath", FOLDER}
 
 
@@ -112,8 +101,7 @@ def build_archive(
 
     Raises:
         ExpectedError: the name is bad, the file exists without `force`, the labels do not fit, a
-            file would shadow a module, the engine cannot be built, the folder cannot be written,
-            or the archiver failed.
+            file would shadow a module, the engine cannot be built, or the folder cannot be written.
     """
     version = spec.version if spec.names_version else None
     target = find_target(spec.name, output, force, version)
@@ -125,16 +113,12 @@ def build_archive(
         say(f"no labels: answers name classes by number, 0 to {classes - 1} (--labels)")
     _check_extra_files(spec)
     with tempfile.TemporaryDirectory(prefix="offpath-archive-") as folder:
-        scratch = Path(folder)
-        (scratch / "stage").mkdir()
+        engine_folder, partial = Path(folder, FOLDER), Path(folder, target.name)
         if spec.checks_answers:
-            config = _check_answers(spec, scratch / "stage" / FOLDER, say)
-            spec = replace(spec, config=config)
+            spec = replace(spec, config=_check_answers(spec, engine_folder, say))
         if spec.check is not None:
             say(spec.check(spec.source.module, spec.config.handler))
-        built = _pack(spec, scratch)
-        partial = scratch / "normalised.mar"
-        normalise_archive(built, partial)
+        _pack(spec, engine_folder, partial)
         has_users_code = spec.handler is not None or spec.source.users_file is not None
         if spec.trial is not None and has_users_code:
             say(spec.trial(partial))
@@ -215,124 +199,57 @@ def _put(archive: Path, target: Path) -> None:
         beside.unlink(missing_ok=True)
 
 
-def normalise_archive(source: Path, target: Path) -> None:
-    """Rewrites a .mar with fixed order, dates, modes and createdOn: equal inputs, equal bytes.
-
-    The manifest also gets the number of the handler's interface.
-
-    Files are stored uncompressed: weights hardly compress, and every worker reads them at start.
-    """
-    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
-        for name in sorted(old.namelist()):
-            content = old.read(name)
-            if name == MANIFEST:
-                manifest = json.loads(content)
-                manifest["createdOn"] = CREATED_ON
-                manifest[HANDLER_API_KEY] = HANDLER_API
-                content = json.dumps(manifest, indent=2, sort_keys=True).encode()
-            info = zipfile.ZipInfo(name, ZIP_DATE)
-            info.external_attr = 0o644 << 16
-            new.writestr(info, content)
-
-
 def _check_extra_files(spec: ArchiveSpec) -> None:
     taken = {*OUR_FILES}
-    taken |= {name.partition("/")[0] for name in spec.source.files}
-    for folder in OUR_FOLDERS & taken:
-        raise WrongOption(f"the model's files are in a folder {folder!r}, as ours are; rename it")
+    for name in spec.source.files:
+        top = name.partition("/")[0]
+        if top in (*OUR_FILES, *OUR_FOLDERS):
+            raise WrongOption(f"the model's files have a {top!r}, as ours do; rename it")
+        check_shadowing(Path(top).with_suffix(Path(name).suffix))
+        taken.add(top)
     if spec.source.model_file is not None:
         taken.add(spec.source.model_file.name)
-    if spec.handler is not None:
-        if spec.handler.file.name in taken:
-            raise WrongOption(
-                f"--handler {str(spec.handler.file)!r}: the archive already has a "
-                f"{spec.handler.file.name}; rename your file"
-            )
-        taken.add(spec.handler.file.name)
-    for path in spec.extra_files:
+    given = [("--handler", spec.handler.file)] if spec.handler else []
+    for option, path in [*given, *(("--extra-file", path) for path in spec.extra_files)]:
         if not path.is_file():
-            raise WrongOption(f"--extra-file {str(path)!r}: no such file")
+            raise WrongOption(f"{option} {str(path)!r}: no such file")
         imported = spec.source.files.get(path.name)
         if imported is not None and path.samefile(imported):
             continue  # the definition imports it, so it is in already
         if path.name in taken:
             raise WrongOption(
-                f"--extra-file {str(path)!r}: the archive already has a {path.name}; rename your "
-                "file"
+                f"{option} {str(path)!r}: the archive already has a {path.name}; rename your file"
             )
         taken.add(path.name)
         check_shadowing(path)
 
 
-def _run_archiver(name: str, folder: Path, **options: Path | str | None) -> Path:
-    """Packs NAME.mar into a folder with torch-model-archiver; an option of None is left out.
-
-    Raises:
-        ExpectedError: the archiver fails.
-    """
-    command = [sys.executable, "-m", "model_archiver.model_packaging", "--force"]
-    for option, value in {"model_name": name, "export_path": folder, **options}.items():
-        if value is not None:
-            command += [f"--{option.replace('_', '-')}", str(value)]
-    # The archiver deletes and refills $TMPDIR/<model name>, so it gets a folder of its own.
-    with tempfile.TemporaryDirectory(prefix="offpath-archiver-") as scratch:
-        env = {**os.environ, "TMPDIR": scratch}
-        done = subprocess.run(command, env=env, capture_output=True, text=True)
-    built = folder / f"{name}.mar"
-    if done.returncode != 0 or not built.is_file():
-        raise ExpectedError(f"torch-model-archiver failed:\n{done.stderr.strip()}")
-    return built
-
-
-def _pack(spec: ArchiveSpec, folder: Path) -> Path:
-    """Completes the folder `stage` and packs it."""
-    stage = folder / "stage"
-    _stage_files(spec, stage)
-    config_file = folder / "model-config.yaml"
-    config_file.write_text(format_model_config(spec.config.settings), encoding="utf-8")
-    serialized = folder / WEIGHTS_FILE
-    if spec.source.script_file is not None:
-        shutil.copyfile(spec.source.script_file, serialized)
-    elif spec.source.weights is not None:
-        save_weights(spec.source, serialized)
-    (out := folder / "out").mkdir()
-    return _run_archiver(
-        spec.name,
-        out,
-        version=spec.version,
-        handler=HANDLER_DIR / ENTRY_FILE,
-        # The parent of offpath/, because the archiver would flatten offpath/ itself.
-        extra_files=stage,
-        config_file=config_file,
-        serialized_file=serialized if serialized.exists() else None,
-        model_file=_find_definition(spec.source, folder),
-        archive_format="zip-store",
-    )
-
-
-def _find_definition(source: ModelSource, folder: Path) -> Path | None:
-    if source.definition is None or source.model_file is None:
-        return source.model_file
-    written = folder / source.model_file.name
-    written.write_text(source.definition, encoding="utf-8")
-    return written
-
-
-def _stage_files(spec: ArchiveSpec, stage: Path) -> None:
-    ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
-    shutil.copytree(HANDLER_DIR, stage / "offpath" / "handler", ignore=ignore)
-    shutil.copyfile(PACKAGE_DIR / "__init__.py", stage / "offpath" / "__init__.py")
-    if spec.handler is not None:
-        shutil.copyfile(spec.handler.file, stage / spec.handler.file.name)
-        (stage / "offpath" / MARK_FILE).write_text(f"{spec.handler.mark}\n")
+def _pack(spec: ArchiveSpec, engine_folder: Path, target: Path) -> None:
+    source = spec.source
+    code = [PACKAGE_DIR / "__init__.py", *HANDLER_DIR.rglob("*.py")]
+    files: dict[str, bytes | Path] = {
+        **{f"offpath/{path.relative_to(PACKAGE_DIR).as_posix()}": path for path in code},
+        **{f"{FOLDER}/{path.name}": path for path in engine_folder.glob("*")},
+        ENTRY_FILE: HANDLER_DIR / ENTRY_FILE,
+        CONFIG_FILE: format_model_config(spec.config.settings).encode(),
+        **source.files,
+        **{path.name: path for path in spec.extra_files},
+    }
+    model = {"modelName": spec.name, "modelVersion": spec.version}
+    model |= {"handler": ENTRY_FILE, "configFile": CONFIG_FILE}
+    if source.model_file is not None:
+        model["modelFile"] = source.model_file.name
+        text = source.definition
+        files[source.model_file.name] = source.model_file if text is None else text.encode()
+    if source.script_file is not None or source.weights is not None:
+        model["serializedFile"] = WEIGHTS_FILE
+        files[WEIGHTS_FILE] = source.script_file or save_weights(source)
     if spec.labels is not None:
-        text = format_index_to_name(spec.labels)
-        (stage / "index_to_name.json").write_text(text, encoding="utf-8")
-    for name, path in spec.source.files.items():
-        (stage / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, stage / name)
-    for path in spec.extra_files:
-        shutil.copyfile(path, stage / path.name)
+        files[LABELS] = format_index_to_name(spec.labels).encode()
+    if spec.handler is not None:
+        files[spec.handler.file.name] = spec.handler.file
+        files[f"offpath/{MARK_FILE}"] = f"{spec.handler.mark}\n".encode()
+    write_mar(target, model, files)
 
 
 def format_index_to_name(labels: list[str]) -> str:
@@ -340,8 +257,8 @@ def format_index_to_name(labels: list[str]) -> str:
     return json.dumps(mapping, indent=1, ensure_ascii=False) + "\n"
 
 
-def save_weights(source: ModelSource, path: Path) -> None:
-    """Saves the state dict through memory: torch.save would write the file's name into the file."""
+def save_weights(source: ModelSource) -> bytes:
+    """Returns the file of the state dict; torch.save to a path would write its name into it."""
     if source.weights is None:
         raise RuntimeError("the model has no state dict")
     # In channels-last order, as the engine wants convolutions, workers can use the mapped pages
@@ -352,4 +269,4 @@ def save_weights(source: ModelSource, path: Path) -> None:
             weights[name] = tensor.to(memory_format=torch.channels_last)
     buffer = io.BytesIO()
     torch.save(weights, buffer)
-    path.write_bytes(buffer.getvalue())
+    return buffer.getvalue()

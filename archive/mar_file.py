@@ -1,4 +1,4 @@
-"""Reads, unpacks and copies archives, which strangers may have made: .mar files, or folders."""
+"""Writes archives, and reads those that strangers may have made: .mar files, or folders."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ NO_LABELS = "no labels, so answers name classes by number"
 LABELS_CURE = "offpath archive --labels FILE ..."
 # torch-model-archiver's own rule (model_archiver/model_packaging_utils.py).
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")
+# The earliest date that zip can hold. The current date would make every build differ.
+ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 # Keys of the manifest whose values are files of the archive.
 FILE_KEYS = ("modelFile", "serializedFile", "configFile", "requirementsFile")
 MAX_MANIFEST_BYTES = 1 << 20
@@ -71,6 +73,26 @@ class MarFile:
     def lacks_labels(self) -> bool:
         """offpath's handler has nothing to name this archive's classes by."""
         return self.has_our_handler and LABELS not in self.names
+
+
+def write_mar(path: Path, model: Mapping[str, str], files: Mapping[str, bytes | Path]) -> None:
+    """Writes an archive; equal inputs give equal bytes.
+
+    Files are stored uncompressed: weights hardly compress, and every worker reads them at start.
+
+    Args:
+        model: the manifest's section `model`.
+        files: name in the archive -> content, or the file that has it.
+    """
+    manifest: dict[str, Any] = {"runtime": "python", "model": {**model}}
+    if OUR_HANDLER in files:
+        manifest[HANDLER_API_KEY] = HANDLER_API
+    files = {**files, MANIFEST: json.dumps(manifest, indent=2, sort_keys=True).encode()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in sorted(files.items()):
+            info = zipfile.ZipInfo(name, ZIP_DATE)
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, content if isinstance(content, bytes) else content.read_bytes())
 
 
 def check_runs_alone(archive: MarFile) -> None:

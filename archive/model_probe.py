@@ -108,10 +108,8 @@ def find_output(
         for name, value in found.items()
     )
     what = f"the model returns {type(outputs).__name__}({listed})"
-    if wanted is not None:
-        taken = wanted
-    else:
-        taken = 0 if 0 in found else USUAL_OUTPUT
+    usual = 0 if 0 in found else USUAL_OUTPUT
+    taken = usual if wanted is None else wanted
     try:
         take_output(outputs, taken)
     except (LookupError, AttributeError, TypeError) as error:
@@ -142,9 +140,7 @@ def format_error(error: BaseException) -> str:
 
 def find_channels(module: torch.nn.Module) -> int | None:
     """Returns the first convolution's channels (per group); None without a convolution."""
-    weights = (p for p in module.parameters() if p.dim() == 4)
-    first = next(weights, None)
-    return None if first is None else int(first.shape[1])
+    return next((int(p.shape[1]) for p in module.parameters() if p.dim() == 4), None)
 
 
 @dataclass(frozen=True)
@@ -153,28 +149,13 @@ class OutputSummary:
 
     Attributes:
         classes: outputs per image.
-        low, high: the smallest and the largest output.
-        sums_to_one: the outputs of each image sum to 1.
+        are_scores: all lie between 0 and 1, as after a softmax or a sigmoid.
+        description: the end of a sentence that begins with "the model's outputs are".
     """
 
     classes: int
-    low: float
-    high: float
-    sums_to_one: bool
-
-    @property
-    def are_scores(self) -> bool:
-        """True if all lie between 0 and 1, as after a softmax or a sigmoid."""
-        return 0.0 <= self.low and self.high <= 1.0
-
-    @property
-    def description(self) -> str:
-        """The end of a sentence that begins with "the model's outputs are"."""
-        if not self.are_scores:
-            return f"no probabilities ({self.low:.3g} to {self.high:.3g})"
-        if self.sums_to_one and self.classes > 1:
-            return "probabilities that sum to 1, as after a softmax"
-        return "between 0 and 1 without summing to 1, as after a sigmoid"
+    are_scores: bool
+    description: str
 
 
 def choose_activation(
@@ -234,12 +215,15 @@ def summarise_outputs(
             "the model's outputs for photographs are not finite (NaN or infinity); check the"
             " weights, and --set mean and std"
         )
-    return OutputSummary(
-        classes=outputs.shape[1],
-        low=float(outputs.min()),
-        high=float(outputs.max()),
-        sums_to_one=bool(((outputs.sum(1) - 1).abs() <= SUM_TOLERANCE).all()),
-    )
+    classes, low, high = outputs.shape[1], float(outputs.min()), float(outputs.max())
+    are_scores = 0.0 <= low and high <= 1.0
+    if not are_scores:
+        description = f"no probabilities ({low:.3g} to {high:.3g})"
+    elif classes > 1 and ((outputs.sum(1) - 1).abs() <= SUM_TOLERANCE).all():
+        description = "probabilities that sum to 1, as after a softmax"
+    else:
+        description = "between 0 and 1 without summing to 1, as after a sigmoid"
+    return OutputSummary(classes, are_scores, description)
 
 
 def check_repeatable(model: torch.nn.Module, config: HandlerConfig, photographs: Pixels) -> None:

@@ -5,6 +5,7 @@ The handler's own code decodes and resizes them, with the settings of the archiv
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,8 +68,10 @@ def _load_folder(folder: Path, config: HandlerConfig) -> PhotographSets:
         raise WrongOption(f"--calibrate {str(folder)!r}: no such folder")
     files = sorted(path for path in folder.iterdir() if path.is_file())
     spread = files[:: -(-len(files) // MAX_IMAGES) or 1]
-    decoded = (_try_to_decode(path.read_bytes(), config) for path in spread)
-    images = [image for image in decoded if image is not None]
+    images = []
+    for path in spread:
+        with contextlib.suppress(ItemError):  # folders hold notes and label files too
+            images.append(decode_photograph(path.read_bytes(), config))
     if not images:
         raise WrongOption(
             f"--calibrate {str(folder)!r}: no image there can be decoded; expected a folder of "
@@ -79,14 +82,6 @@ def _load_folder(folder: Path, config: HandlerConfig) -> PhotographSets:
     step = max(2, -(-len(images) // MAX_HELD_OUT))
     calibration = [p for index, p in enumerate(images) if index % step]
     return PhotographSets(np.stack(calibration), np.stack(images[::step]))
-
-
-def _try_to_decode(payload: bytes, config: HandlerConfig) -> Pixels | None:
-    """Returns None for a file that is no image: folders hold notes and label files too."""
-    try:
-        return decode_photograph(payload, config)
-    except ItemError:
-        return None
 
 
 def decode_photograph(payload: bytes, config: HandlerConfig) -> Pixels:

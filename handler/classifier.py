@@ -23,6 +23,7 @@ from offpath.handler.deadline import Deadlines
 from offpath.handler.errors import DeadlineExceeded, ItemError, ModelOutOfMemory, without_frames
 from offpath.handler.metrics import DECODED_BY_CPU, Metrics
 from offpath.handler.model.batch_runner import BatchRunner
+from offpath.handler.model.device_errors import is_sticky, name_error
 from offpath.handler.model.engines.choose import choose_engine
 from offpath.handler.model.engines.engine import FOLDER
 from offpath.handler.model.explanations import Explainer, integrate_gradients
@@ -32,7 +33,7 @@ from offpath.handler.pipeline import Batch, Pipeline, batch_of, set_threads
 from offpath.handler.prediction_log.batch_records import make_records
 from offpath.handler.prediction_log.prediction_log import PredictionLog, open_prediction_log
 from offpath.handler.process.host_limits import count_cores, decode_budget_s
-from offpath.handler.process.sick_worker import ModelHealth, is_sticky, name_error
+from offpath.handler.process.sick_worker import ModelHealth
 from offpath.handler.process.warmup import is_warm_up, warm_up_payloads
 from offpath.handler.process.worker_setup import keep_freed_memory, use_device
 from offpath.handler.reply import encode_error, encode_prediction

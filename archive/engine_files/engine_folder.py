@@ -163,11 +163,10 @@ def build_engine_folder(
         ExpectedError: a package is missing, the model cannot be exported, or answers differ from
             those of eager fp32 by more than `config.parity_bound`.
     """
-    if (plan.engine, plan.precision) == ("eager", "fp32"):
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    model.eval()
-    _EngineFolder(plan, model, config, folder, say).fill(photographs)
+    if (plan.engine, plan.precision) != ("eager", "fp32"):
+        folder.mkdir(parents=True, exist_ok=True)
+        model.eval()  # on its own line: a class may override it and return nothing
+        _EngineFolder(plan, model, config, folder, say).fill(photographs)
 
 
 @dataclass(frozen=True)
@@ -183,15 +182,13 @@ class _EngineFolder:
         name = artefact_name(self.plan.engine, precision)
         if name is not None:
             self.say(f"engine {self.plan.engine} {precision}: building it; this can take minutes")
-        if name is not None and precision == "int8":
-            self._quantise(self.folder / name, photographs.calibration)
-        elif name is not None:
-            self._export(self.folder / name)
+            if precision == "int8":
+                self._quantise(self.folder / name, photographs.calibration)
+            else:
+                self._export(self.folder / name)
         parity = make_parity_set(self.model, self.config, photographs.held_out)
         # Equal sets give equal bytes.
-        np.savez(
-            self.folder / PARITY_FILE, images=parity.images, probabilities=parity.probabilities
-        )
+        np.savez(self.folder / PARITY_FILE, **vars(parity))
         if name is not None:
             self._check(parity, precision)
         if self.plan.precision == "auto" and self.plan.device_type == "cpu":

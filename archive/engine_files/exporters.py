@@ -68,16 +68,24 @@ def quantise(
         ExpectedError: NNCF is missing, or no attempt stays within the bound.
     """
     nncf = import_package("nncf", "int8", "--precision int8")
-    layers = _Graph(source).layers
+    openvino = import_package("openvino", "openvino", "--engine openvino")
+    data = [image[None] for image in calibration]
+    graph = openvino.Core().read_model(str(source))
+    layers = [
+        node.get_friendly_name()
+        for node in graph.get_ordered_ops()
+        if node.get_type_name() in LAYERS
+    ]
     moves = []
     for count in (n for n in FP32_LAYERS if n < max(1, len(layers))):
-        graph = _Graph(source)
+        graph = openvino.Core().read_model(str(source))
+        options = _options(nncf, layers[:count], len(data))
         with _quiet():
-            graph.quantise(nncf, calibration, layers[:count])
+            graph = nncf.quantize(graph, nncf.Dataset(data), **options)
         # Each attempt has its own folder: a measured graph may still be mapped into memory.
         folder = source.parent / f"int8-{count}"
         folder.mkdir()
-        graph.save(folder / name)
+        openvino.save_model(graph, str(folder / name), compress_to_fp16=False)
         parity = measure(folder)
         moves.append(parity.largest_move)
         say(
@@ -93,26 +101,6 @@ def quantise(
         "those that clients will send (--calibrate FOLDER), or allow more with "
         "--set parity_bound=..."
     )
-
-
-class _Graph:
-    def __init__(self, path: Path) -> None:
-        self._openvino = import_package("openvino", "openvino", "--engine openvino")
-        self._graph = self._openvino.Core().read_model(str(path))
-        self.layers = [
-            node.get_friendly_name()
-            for node in self._graph.get_ordered_ops()
-            if node.get_type_name() in LAYERS
-        ]
-
-    def quantise(self, nncf: Any, calibration: Pixels, keep: list[str]) -> None:
-        data = [image[None] for image in calibration]
-        self._graph = nncf.quantize(
-            self._graph, nncf.Dataset(data), **_options(nncf, keep, len(data))
-        )
-
-    def save(self, path: Path) -> None:
-        self._openvino.save_model(self._graph, str(path), compress_to_fp16=False)
 
 
 def _options(nncf: Any, keep: list[str], images: int) -> dict[str, Any]:

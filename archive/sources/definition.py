@@ -91,8 +91,6 @@ def read_definition(path: Path, attribute: str | None) -> Definition:
             return _make(maker, path)
 
     make()  # the call itself may import more files
-    for name in folder.files:
-        check_shadowing(Path(name.partition("/")[0]).with_suffix(".py"))
     if attribute is None:
         return Definition(make, path.name, None, folder.files)
     text = WRAPPER.format(imports=f"\nimport {path.stem}", call=f"{path.stem}.{attribute}()")

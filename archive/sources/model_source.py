@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from offpath.archive import Say, say_nothing
 from offpath.archive.model_probe import format_error
@@ -36,7 +35,8 @@ from offpath.archive.sources.onnx_file import read_onnx_input
 from offpath.errors import WrongOption
 
 ERROR_SHOWN = 500
-KEYS_SHOWN = 5
+# Of torch's list of what does not fit: missing names, unexpected ones, then shapes.
+LINES_SHOWN, CHARACTERS_SHOWN = 5, 200
 RANDOM_SEED = 0
 EXPORTED_FILE = MODELS_DIR / "exported.py"
 ONNX_FILE = MODELS_DIR / "onnx_model.py"
@@ -277,18 +277,19 @@ def _fit(module: torch.nn.Module, state_dict: StateDict, source: str) -> StateDi
     """Loads the weights into the model and returns them by the names of its modules.
 
     Raises:
-        WrongOption: names the keys that do not fit, and says what to do.
+        WrongOption: they do not fit, with torch's reason and what to do.
     """
     own = torch.nn.Module.state_dict(module)
-    problems = _find_problems(own, state_dict)
     try:
         torch.nn.Module.load_state_dict(module, state_dict)
     except Exception as error:
-        reason = "; ".join(problems) or format_error(error)
+        lines = str(error).splitlines()[1 : 1 + LINES_SHOWN] or [format_error(error)]
+        reason = "; ".join(line.strip()[:CHARACTERS_SHOWN].rstrip(". ") for line in lines)
         cure = _find_cure(own, state_dict)
-        raise WrongOption(f"the weights {source} do not fit the model; {reason}; {cure}") from error
+        raise WrongOption(f"the weights {source} do not fit the model: {reason}; {cure}") from error
     # Layers add what checkpoints of an older torch lack, and hooks rename.
-    return torch.nn.Module.state_dict(module) if problems else state_dict
+    is_same = own.keys() == state_dict.keys()
+    return state_dict if is_same else torch.nn.Module.state_dict(module)
 
 
 def _find_cure(own: StateDict, given: StateDict) -> str:
@@ -302,25 +303,6 @@ def _find_cure(own: StateDict, given: StateDict) -> str:
     elif any("pos" in key and own[key].shape != given[key].shape for key in own.keys() - changed):
         what = "for the image size of the training (also --set image_size=...)"
     return f"write a function in a net.py that makes the model {what}: --model net.py:FUNCTION"
-
-
-def _find_problems(own: StateDict, given: StateDict) -> list[str]:
-    """Lists the names and shapes in which a state dict differs from the model's."""
-    shapes = [
-        f"{key} is {list(given[key].shape)}, the model has {list(own[key].shape)}"
-        for key in own
-        # A lazy layer takes its shape from the weights.
-        if key in given and not is_lazy(own[key]) and given[key].shape != own[key].shape
-    ]
-    return [
-        f"{title}: {', '.join(keys[:KEYS_SHOWN])}" + (", ..." if len(keys) > KEYS_SHOWN else "")
-        for title, keys in (
-            ("missing", [key for key in own if key not in given]),
-            ("unexpected", [key for key in given if key not in own]),
-            ("shape", shapes),
-        )
-        if keys
-    ]
 
 
 def _load_script(path: Path) -> torch.nn.Module:

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from offpath.archive.mar_file import MANIFEST, OUR_MARK, MarFile, read_mar, unpack_mar
+from offpath.archive.mar_file import (
+    FILE_KEYS,
+    LABELS,
+    MANIFEST,
+    OUR_MARK,
+    MarFile,
+    read_mar,
+    unpack_mar,
+)
 from offpath.archive.model_config import SERVER_SETTINGS, check_server_setting
 from offpath.errors import WrongOption
 from offpath.handler.config import SECTION, HandlerConfig
@@ -19,7 +27,6 @@ from offpath.handler.model.engines.engine import FOLDER
 from offpath.handler.serving_settings import ServingSettings, name_keys
 
 STOCK_HANDLER, OURS = "image_classifier", "offpath"
-LABELS_FILE = "index_to_name.json"
 # Our definitions that run a file beside them (archive/models/) -> that file.
 RUN_BY_OURS = {"onnx_model.py": "model.onnx", "exported.py": "program.pt2"}
 # What TorchServe takes for a missing key, where that depends on nothing else (ModelArchive.java).
@@ -41,8 +48,7 @@ class OldArchive:
         weights: the state dict of the class file; None for TorchScript.
         labels: index_to_name.json, or None.
         server: batch, worker and time-out settings.
-        extra_files: all other files at its root.
-        nested_files: those in folders, by their names.
+        files: name in the archive -> file, of all others.
         changes: what will differ from the old archive, one line each.
     """
 
@@ -55,8 +61,7 @@ class OldArchive:
     weights: Path | None
     labels: Path | None
     server: dict[str, Any]
-    extra_files: tuple[Path, ...]
-    nested_files: dict[str, Path]
+    files: dict[str, Path]
     changes: tuple[str, ...]
 
     @property
@@ -75,59 +80,59 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
         WrongOption: the file is no archive, or has another handler.
     """
     archive = read_mar(path, is_old_accepted=True)
-    model, names = archive.manifest["model"], archive.names
-    handler = archive.handler
-    handler_file = f"{PurePosixPath(handler.partition(':')[0]).stem}.py"
-    has_code = archive.has_our_handler or has_own_handler or handler_file in names
-    if handler != STOCK_HANDLER and not has_code:
-        raise WrongOption(
-            f"{path.name} has TorchServe's handler {handler!r}, not {STOCK_HANDLER}, and its code "
-            "before and after the model cannot be converted; write that code as a subclass and "
-            "pass --handler FILE.py (docs/your-handler.md)"
-        )
-    files = {key: model.get(f"{key}File") for key in ("model", "serialized", "config")}
-    known = {MANIFEST, LABELS_FILE, handler_file, *filter(None, files.values())}
-    if archive.has_our_handler and files["model"] in RUN_BY_OURS:
-        files |= {"model": None, "serialized": RUN_BY_OURS[files["model"]]}
-        known.add(files["serialized"])
-    if files["serialized"] is None:
-        raise WrongOption(f"{path.name} has no weights (no serializedFile in its manifest)")
-    if files["serialized"].endswith(".so"):
-        raise WrongOption(
-            f"{path.name} holds machine code for one device ({files['serialized']}); build it from "
-            "the program of torch.export.save: --model FILE.pt2"
-        )
+    named = {key: archive.manifest["model"].get(key) for key in FILE_KEYS}
+    definition, serialized = named["modelFile"], named["serializedFile"]
+    if archive.has_our_handler and definition in RUN_BY_OURS:
+        definition, serialized = None, RUN_BY_OURS[definition]
+    handler_file = f"{PurePosixPath(archive.handler.partition(':')[0]).stem}.py"
+    has_code = archive.has_our_handler or has_own_handler or handler_file in archive.names
+    serialized = _check_convertible(archive, serialized, has_code)
     unpack_mar(archive, folder)
-    serialized = folder / files["serialized"]
-    labels = folder / LABELS_FILE if LABELS_FILE in names else None
     server, changes = _read_server(archive)
-    ours = None
+    handler, ours = archive.handler, None
     if archive.has_our_handler:
-        known |= {name for name in names if name.startswith(("offpath/", f"{FOLDER}/"))}
         handler, ours = _read_ours(archive, folder, changes)
-        known.add(handler.partition(":")[0])
-    if labels is None:
+    if LABELS not in archive.names:
         changes.append("labels: the archive has no index_to_name.json, so classes are numbers")
-    if model.get("requirementsFile"):
-        known.add(model["requirementsFile"])
-        changes.append(
-            f"{model['requirementsFile']} is left out: install its packages where the workers run"
-        )
-    others = sorted(names - known)
+    if packages := named["requirementsFile"]:
+        changes.append(f"{packages} is left out: install its packages where the workers run")
+    known = {MANIFEST, LABELS, handler_file, handler.partition(":")[0], serialized}
+    known.update(named.values())
+    if archive.has_our_handler:
+        known |= {name for name in archive.names if name.startswith(("offpath/", f"{FOLDER}/"))}
+    weights = folder / serialized
     return OldArchive(
         name=archive.model_name,
         version=archive.model_version,
         folder=folder,
         handler=handler,
         ours=ours,
-        model=folder / files["model"] if files["model"] else serialized,
-        weights=serialized if files["model"] else None,
-        labels=labels,
+        model=folder / definition if definition else weights,
+        weights=weights if definition else None,
+        labels=folder / LABELS if LABELS in archive.names else None,
         server=server,
-        extra_files=tuple(folder / name for name in others if "/" not in name),
-        nested_files={name: folder / name for name in others if "/" in name},
+        files={name: folder / name for name in sorted(archive.names - known)},
         changes=tuple(changes + (STOCK_CHANGES if ours is None else OUR_CHANGES)),
     )
+
+
+def _check_convertible(archive: MarFile, serialized: str | None, has_code: bool) -> str:
+    """Returns the file of the weights; refuses an archive without it, or without a handler."""
+    name = archive.path.name
+    if archive.handler != STOCK_HANDLER and not has_code:
+        raise WrongOption(
+            f"{name} has TorchServe's handler {archive.handler!r}, not {STOCK_HANDLER}, and its "
+            "code before and after the model cannot be converted; write that code as a subclass "
+            "and pass --handler FILE.py (docs/your-handler.md)"
+        )
+    if serialized is None:
+        raise WrongOption(f"{name} has no weights (no serializedFile in its manifest)")
+    if serialized.endswith(".so"):
+        raise WrongOption(
+            f"{name} holds machine code for one device ({serialized}); build it from the program "
+            "of torch.export.save: --model FILE.pt2"
+        )
+    return serialized
 
 
 def _read_ours(archive: MarFile, folder: Path, changes: list[str]) -> tuple[str, dict[str, Any]]:

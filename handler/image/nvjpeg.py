@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 
 import numpy as np
 import simplejpeg
@@ -28,8 +29,7 @@ from offpath.handler.image.decode_cost import check_jpeg_cost, check_pixels
 from offpath.handler.image.formats import Payload
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.image.torch_transform import transform_on_device
-from offpath.handler.process.lazy_imports import is_installed
-from offpath.handler.process.sick_worker import is_out_of_memory, is_sticky
+from offpath.handler.model.device_errors import is_out_of_memory, is_sticky
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def find_nvjpeg(device: torch.device) -> DecodeTogether | None:
         logger.warning("decode: nvjpeg needs a CUDA device; the CPU decodes instead")
         return None
     tiny = simplejpeg.encode_jpeg(np.zeros((16, 16, 3), np.uint8))
-    for package in filter(is_installed, DECODERS):
+    for package in filter(find_spec, DECODERS):
         try:
             decode = DECODERS[package](device)
             decode([_as_tensor(tiny)])

@@ -1,4 +1,4 @@
-"""Tells a model's errors apart, and ends a worker whose model cannot recover.
+"""Counts the failures of a worker's model, and ends a worker whose model cannot recover.
 
 A broken worker answers fastest, so most requests would go to it. On a sticky CUDA error every later
 call of the process fails, and only a new process helps. Out of memory often passes, so it takes
@@ -8,7 +8,6 @@ more batches in a row.
 from __future__ import annotations
 
 import os
-import re
 import select
 import socket
 import threading
@@ -18,6 +17,7 @@ from collections.abc import Callable
 import torch
 
 from offpath.handler.errors import ItemError, ModelFailed, ModelOutOfMemory
+from offpath.handler.model.device_errors import is_out_of_memory, is_sticky, name_error
 
 # Batches in a row that fail in the model, on any device and with any error, before a worker ends.
 MAX_FAILURES_IN_A_ROW = 5
@@ -26,28 +26,6 @@ MAX_OUT_OF_MEMORY_IN_A_ROW = 10
 # A sick worker that gets no further batch ends after this time.
 IDLE_S = 1.0
 EXIT_STATUS = 1
-# As torch, ONNX Runtime and torchvision's decoder say it; TorchScript puts lines before it.
-STICKY = re.compile(r"CUDA (?:error|failure)|Failed to synchronize CUDA stream")
-# In torchvision's decoder and in torchcodec's, 5 is NVJPEG_STATUS_ALLOCATOR_FAILURE.
-OUT_OF_MEMORY = re.compile(
-    r"out of memory|(?:CUBLAS|CUDNN)_STATUS_(?:\w+_)?ALLOC(?:ATION)?_FAILED"
-    r"|(?:failed to|can't) allocate memory|(?:decoding JPEG images|DecodeJpegCuda).*: 5$",
-    re.IGNORECASE | re.MULTILINE,
-)
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Returns True if an error means that this batch did not fit into memory."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return bool(OUT_OF_MEMORY.search(str(error)))
-
-
-def is_sticky(error: Exception) -> bool:
-    """Returns True if every later CUDA call of this process will fail too."""
-    if is_out_of_memory(error):
-        return False
-    return isinstance(error, torch.AcceleratorError) or bool(STICKY.search(str(error)))
 
 
 class ModelHealth:
@@ -98,13 +76,6 @@ class ModelHealth:
         elif self.failures >= MAX_FAILURES_IN_A_ROW:
             self.diagnosis = f"{self.failures} batches in a row failed, the last with {last}"
         return ModelFailed("the model failed on this batch; send the request again")
-
-
-def name_error(error: Exception) -> str:
-    """Returns an error's type and the line of its text that says most, as ASCII."""
-    lines = str(error).splitlines() or [""]
-    line = next(filter(STICKY.search, lines), lines[0])
-    return f"{type(error).__name__}: {ascii(line)}"
 
 
 def end_after_reply(connection: socket.socket, end: Callable[[int], None] = os._exit) -> None:

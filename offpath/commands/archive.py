@@ -252,7 +252,7 @@ def _load_old(
     own = "" if old.has_stock_handler or handler else f"{old.handler} and "
     _say(f"running {own}{old.model.name} of {options['old']}, which is Python code")
     source = load_model_source(options["model"], options["weights"], _say)
-    source = replace(source, files={**old.nested_files, **source.files})
+    source = replace(source, files={**old.files, **source.files})
     if handler is not None and old.ours is None:
         return source, handler, None
     settings, custom = convert_handler(old)
@@ -293,7 +293,6 @@ def _take_from(old: OldArchive, options: dict[str, Any]) -> dict[str, Any]:
         "labels": options["labels"] or old.labels,
         "name": options["name"] or old.name,
         "model_version": options["model_version"] or old.version,
-        "extra_files": (*old.extra_files, *options["extra_files"]),
     }
 
 

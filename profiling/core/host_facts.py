@@ -29,7 +29,6 @@ PACKAGES = (
     "torch",
     "torchvision",
     "torchserve",
-    "torch-model-archiver",
     "captum",
     "numpy",
     "pillow",

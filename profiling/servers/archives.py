@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,13 @@ from typing import Any
 import torch
 
 from offpath.archive.build import (
+    CONFIG_FILE,
     WEIGHTS_FILE,
     ArchiveSpec,
     build_archive,
     format_index_to_name,
 )
-from offpath.archive.mar_file import LABELS, MANIFEST
+from offpath.archive.mar_file import LABELS, write_mar
 from offpath.archive.model_config import (
     check_model_config,
     format_model_config,
@@ -30,7 +30,6 @@ from offpath.profiling.load.model_under_test import ModelUnderTest
 NAME = "classifier"
 BASELINES_DIR = Path(__file__).parents[1] / "baselines"
 NAIVE_CONFIG = "naive_config.json"
-CONFIG_FILE = "model-config.yaml"
 # Values that are fixed in the stock handler, which fails on models with fewer classes.
 STOCK_SETTINGS = {
     "top_k": 5,
@@ -134,15 +133,13 @@ def pack(
     if config is not None:
         described["configFile"] = CONFIG_FILE
         texts[CONFIG_FILE] = format_model_config(config)
-    texts[MANIFEST] = json.dumps({"runtime": "python", "model": described})
-    files = {**model.source.files, model.model_file.name: model.model_file}
+    files: dict[str, bytes | Path] = {
+        **{name: text.encode() for name, text in texts.items()},
+        **model.source.files,
+        **{model.model_file.name: model.model_file, WEIGHTS_FILE: model.save_weights()},
+    }
     if isinstance(handler, Path):
         files[handler.name] = handler
     path = folder / f"{NAME}.mar"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, text in texts.items():
-            archive.writestr(name, text)
-        for name, file in files.items():
-            archive.write(file, name)
-        archive.writestr(WEIGHTS_FILE, model.save_weights())
+    write_mar(path, described, files)
     return path

@@ -39,7 +39,6 @@ def test_folder_is_halved_and_what_is_no_image_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        pytest.param(lambda folder: None, "no such folder", id="missing"),
         pytest.param(Path.mkdir, "no image there can be decoded", id="empty"),
         pytest.param(lambda folder: folder.write_text(""), "no such folder", id="file"),
     ],

@@ -42,7 +42,6 @@ for arguments in json.load(sys.stdin):
 # As they are installed -> as they are imported.
 IMPORTED = {
     "torchserve": "ts",
-    "torch-model-archiver": "model_archiver",
     "scikit-image": "skimage",
     "scikit-learn": "sklearn",
     "nvidia-ml-py": "pynvml",
@@ -65,7 +64,7 @@ def list_extras() -> dict[str, set[str]]:
     """Returns the modules that each extra of setup.cfg installs, by the names that are imported."""
     parser = configparser.ConfigParser()
     parser.read(ROOT / "setup.cfg")
-    return {
+    extras = {
         extra: {
             IMPORTED.get(name, name.replace("-", "_").lower())
             for line in text.splitlines()
@@ -74,6 +73,8 @@ def list_extras() -> dict[str, set[str]]:
         for extra, text in parser["options.extras_require"].items()
         if extra not in ("dev", "docs")
     }
+    extras["serve"] |= extras["model"]  # it names that extra
+    return extras
 
 
 def run_hiding(hidden: set[str], commands: Sequence[Sequence[str]], folder: Path) -> list[Done]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import pickle
 import sys
@@ -17,6 +18,7 @@ import torch
 
 from offpath.archive.sources.checkpoint import find_state_dict, load_checkpoint
 from offpath.errors import ExpectedError, WrongOption
+from tests.support.guarantees import guarantee
 
 WEIGHTS = {"conv.weight": torch.arange(6.0).view(2, 3), "fc.bias": torch.zeros(4)}
 NAMES = frozenset(WEIGHTS)
@@ -259,24 +261,32 @@ def splice(path: Path, fragment: bytes) -> None:
 CASES = list(make_hostile("", "", ""))
 
 
+@guarantee(
+    "Pickles and damaged ONNX files",
+    "archive/sources/checkpoint.py",
+    ('map_location="cpu", weights_only=True)\n' "    except Exception as error:"),
+    ('map_location="cpu", weights_only=False)\n' "    except Exception as error:"),
+)
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_of_a_hostile_checkpoint_runs(
     tmp_path: Path, hostile: dict[str, bytes], name: str
 ) -> None:
-    splice(tmp_path / "evil.ckpt", hostile[name])
+    bare, file = b"\x80\x02" + hostile[name] + b".", tmp_path / "evil.ckpt"
+    splice(file, hostile[name])
     try:
-        weights, said = read(tmp_path / "evil.ckpt")
+        weights, said = read(file)
     except WrongOption as error:
         assert "cannot be loaded with weights_only" in str(error)
     else:
         assert_same(weights)
         assert "no code of them ran" in said[0]
+    file.write_bytes(bare)  # a pickle without a zip file around it
+    with pytest.raises(WrongOption, match="evil.ckpt"):
+        read(file)
     assert not (tmp_path / "ran").exists()
     # The fragment does run in pickle itself, or the test would show nothing.
-    try:
-        pickle.loads(b"\x80\x02" + hostile[name] + b".")
-    except Exception:
-        pass
+    with contextlib.suppress(Exception):
+        pickle.loads(bare)
     assert (tmp_path / "ran").exists()
 
 

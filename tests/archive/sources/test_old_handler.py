@@ -65,17 +65,20 @@ class Digits(ImageClassifier):
 """
 
 
-def test_the_mnist_example_is_converted(tmp_path: Path) -> None:
-    (tmp_path / "mnist.py").write_text(MNIST)
-    (tmp_path / "mnist_handler.py").write_text(HANDLER)
+def make_mnist(folder: Path, handler: str) -> Path:
+    """Returns an archive of the example with a handler."""
+    (folder / "mnist.py").write_text(MNIST)
+    (folder / "mnist_handler.py").write_text(handler)
     torch.manual_seed(1)
     made: dict[str, Any] = {}
     exec(MNIST, made)
-    torch.save(made["Net"]().state_dict(), tmp_path / "mnist_cnn.pt")
-    old = make_stock(
-        *(tmp_path / "old", tmp_path / "mnist.py", tmp_path / "mnist_cnn.pt"),
-        handler=str(tmp_path / "mnist_handler.py"),
-    )
+    torch.save(made["Net"]().state_dict(), folder / "mnist_cnn.pt")
+    files = (folder / "mnist.py", folder / "mnist_cnn.pt")
+    return make_stock(folder / "old", *files, handler=str(folder / "mnist_handler.py"))
+
+
+def test_the_mnist_example_is_converted(tmp_path: Path) -> None:
+    old = make_mnist(tmp_path, HANDLER)
     digits = tmp_path / "digits"
     digits.mkdir()
     for photograph in PHOTOGRAPHS[:3]:
@@ -191,15 +194,7 @@ def test_only_derived_settings_are_taken_of_what_an_archives_code_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("A_SECRET", "x")
-    (tmp_path / "liar.py").write_text(LIAR.format(name="Liar"))
-    (tmp_path / "mnist.py").write_text(MNIST)
-    made: dict[str, Any] = {}
-    exec(MNIST, made)
-    torch.save(made["Net"]().state_dict(), tmp_path / "mnist.pt")
-    old = make_stock(
-        *(tmp_path / "old", tmp_path / "mnist.py", tmp_path / "mnist.pt"),
-        handler=str(tmp_path / "liar.py"),
-    )
+    old = make_mnist(tmp_path, LIAR.format(name="Liar"))
     given = ("image_size=28", "resize=stretch", "channels=1", "mean=0.1", "std=0.3", "top_k=3")
     new, said = convert(old, *(word for one in given for word in ("--set", one)))
     assert "taken from stock.mar: top_k 3, interpolation 'bilinear'\n" in said

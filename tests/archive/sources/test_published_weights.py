@@ -88,7 +88,7 @@ def publish(folder: Path, name: str, **arguments: Any) -> Path:
 
 
 def make_as_worker(source: ModelSource, folder: Path) -> torch.nn.Module:
-    save_weights(source, folder / "weights.pt")
+    (folder / "weights.pt").write_bytes(save_weights(source))
     return make_with_weights(lambda: run_definition(source, folder), f"{folder}/weights.pt").eval()
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from offpath.handler.errors import ModelFailed, ModelOutOfMemory
+from offpath.handler.model.device_errors import is_out_of_memory, is_sticky
 from offpath.handler.process import sick_worker
 from offpath.handler.process.sick_worker import (
     EXIT_STATUS,
@@ -15,8 +16,6 @@ from offpath.handler.process.sick_worker import (
     MAX_OUT_OF_MEMORY_IN_A_ROW,
     ModelHealth,
     end_after_reply,
-    is_out_of_memory,
-    is_sticky,
 )
 from tests.support.eventually import MAX_S
 from tests.support.guarantees import guarantee
