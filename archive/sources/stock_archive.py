@@ -33,6 +33,7 @@ class OldArchive:
     """An unpacked archive.
 
     Attributes:
+        path: the archive itself.
         folder: where all of its files are.
         handler: as TorchServe loads it: `image_classifier`, or a file of the archive; of an
             archive of offpath its custom handler, FILE.py:CLASS, or `offpath`.
@@ -46,6 +47,7 @@ class OldArchive:
         changes: what will differ from the old archive, one line each.
     """
 
+    path: Path
     name: str
     version: str
     folder: Path
@@ -115,6 +117,7 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
         )
     others = sorted(names - known)
     return OldArchive(
+        path=path,
         name=archive.model_name,
         version=archive.model_version,
         folder=folder,

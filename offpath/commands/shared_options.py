@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -11,6 +12,12 @@ from offpath.errors import WrongOption
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 MODELS = ("near-free", "resnet50", "efficientnet-lite0")
+# Where `offpath archive` puts archives, and where a name without a path is looked up.
+MODEL_STORE = Path(".offpath/model-store")
+SERVERS = click.Choice(["torchserve", "granian"])
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+ARCHIVE = FILE
 CLIENTS_HELP = "Concurrent clients. Each sends its next request after the reply."
 
 
@@ -36,22 +43,11 @@ def server_option(
 ) -> Callable[[Command], Command]:
     return click.option(
         "--server",
-        type=click.Choice(["torchserve", "granian"]),
+        type=SERVERS,
         default=default,
         show_default=True,
         help=text,
         **more,
-    )
-
-
-def settings_option(text: str) -> Callable[[Command], Command]:
-    """Adds `--set KEY=VALUE` as the parameter `settings`, for `read_settings`."""
-    return click.option(
-        "--set",
-        "settings",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help=f"{text} Can be repeated.",
     )
 
 
