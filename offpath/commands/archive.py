@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from offpath.archive.no_network import environment_cleared
-from offpath.commands.declared_options import option, takes
+from offpath.commands.declared_options import option, takes_options
 from offpath.commands.shared_options import FOLDER, MODEL_STORE, read_settings
 from offpath.errors import WrongOption
 from offpath.handler.config import INPUT_SETTINGS
@@ -115,7 +115,7 @@ class ArchiveOptions:
 
 
 @click.command("archive")
-@takes(ArchiveOptions)
+@takes_options
 def command(options: ArchiveOptions) -> None:
     """Build a TorchServe archive (.mar) from a model and offpath's handler.
 

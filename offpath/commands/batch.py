@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from offpath.commands.declared_options import argument, option, takes
+from offpath.commands.declared_options import argument, option, takes_options
 from offpath.commands.progress import counting_bar
 from offpath.commands.shared_options import ARCHIVE
 from offpath.errors import ExpectedError, WrongOption
@@ -47,7 +47,7 @@ class BatchOptions:
 
 
 @click.command("batch")
-@takes(BatchOptions)
+@takes_options
 def command(options: BatchOptions) -> None:
     """Classify all images of a folder, a list or a bucket, without a server.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from offpath.commands.bench_setup import setup
-from offpath.commands.declared_options import argument, option, takes
+from offpath.commands.declared_options import argument, option, takes_options
 from offpath.commands.run_outputs import (
     PAGE_HELP,
     Numbers,
@@ -60,7 +60,7 @@ BASELINE_HELP = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CompareOptions:
     """Options of `offpath bench compare`."""
 
@@ -131,18 +131,7 @@ class CompareOptions:
         "Start each server once, keep all running and let them take turns. On cores whose speed"
         " changes, take short windows in many rounds. Needs the memory of all servers together."
     )
-    outputs: Outputs = Outputs()
-
-
-@dataclass(frozen=True)
-class ShowOptions:
-    """Arguments and options of `offpath bench show`."""
-
-    path: Path = argument("JSON_PATH", type=FILE)
-    baseline: str | None = option(BASELINE_HELP)
-    html_path: Path | None = option(PAGE_HELP, "--html", type=FILE)
-    plot_path: Path | None = option("Draw the main charts into FILE.svg.", "--plot", type=FILE)
-    markdown: bool = option("Print Markdown tables for a README or an issue.")
+    outputs: Outputs
 
 
 @click.group()
@@ -151,7 +140,7 @@ def command() -> None:
 
 
 @command.command("compare")
-@takes(CompareOptions)
+@takes_options
 def compare(options: CompareOptions) -> None:
     """Compare servers: requests per second, latencies, CPU, memory, on the same photographs.
 
@@ -204,13 +193,19 @@ def compare(options: CompareOptions) -> None:
 
 
 @command.command("show")
-@takes(ShowOptions)
-def show(options: ShowOptions) -> None:
+@takes_options
+def show(
+    path: Path = argument("JSON_PATH", type=FILE),
+    baseline: str | None = option(BASELINE_HELP),
+    html_path: Path | None = option(PAGE_HELP, "--html", type=FILE),
+    plot_path: Path | None = option("Draw the main charts into FILE.svg.", "--plot", type=FILE),
+    markdown: bool = option("Print Markdown tables for a README or an issue."),
+) -> None:
     """Print (and draw) a saved result of `offpath bench`, `offpath profile` or `offpath tune`."""
     from offpath.profiling.core.run import load_run
 
-    outputs = Outputs(None, options.html_path, options.plot_path, options.markdown)
-    show_run(load_run(options.path), outputs, options.baseline)
+    outputs = Outputs(None, html_path, plot_path, markdown)
+    show_run(load_run(path), outputs, baseline)
 
 
 command.add_command(setup)

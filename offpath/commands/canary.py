@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import click
 
-from offpath.commands.declared_options import argument, option, takes
+from offpath.commands.declared_options import argument, option, takes_options
 from offpath.commands.url_option import DOOR_HELP, find_door
 from offpath.serving.front.reload_requests import request_change
 from offpath.serving.front.splits import Split, parse_split
@@ -18,30 +17,25 @@ def parse_splits(_: click.Context, __: click.Parameter, texts: Sequence[str]) ->
     return tuple(map(parse_split, texts))
 
 
-@dataclass(frozen=True)
-class CanaryOptions:
-    """Arguments and options of `offpath canary`."""
-
+@click.command(name="canary")
+@takes_options
+def command(
     canaries: tuple[Split, ...] = argument(
         "[MODEL=VERSION:SHARE%]...", type=str, nargs=-1, callback=parse_splits
-    )
+    ),
     shadow: tuple[Split, ...] = option(
         "Begin or change a shadow instead of a canary. Can be repeated.",
         type=str,
         multiple=True,
         metavar="MODEL=VERSION:SHARE%",
         callback=parse_splits,
-    )
+    ),
     stop: tuple[str, ...] = option(
         "End the canary or shadow of a model. Can be repeated.", multiple=True, metavar="MODEL"
-    )
-    url: str | None = option(DOOR_HELP)
-    as_json: bool = option("Print what is in force as JSON.", "--json")
-
-
-@click.command(name="canary")
-@takes(CanaryOptions)
-def command(options: CanaryOptions) -> None:
+    ),
+    url: str | None = option(DOOR_HELP),
+    as_json: bool = option("Print what is in force as JSON.", "--json"),
+) -> None:
     """Change the share of a canary or shadow without a restart, or show what is in force.
 
     New connections follow at once, and connections that clients have kept within about a second.
@@ -56,12 +50,12 @@ def command(options: CanaryOptions) -> None:
       offpath canary --stop defects          back to one version
     """
     change = {
-        "canary": list(map(str, options.canaries)),
-        "shadow": list(map(str, options.shadow)),
-        "stop": list(options.stop),
+        "canary": list(map(str, canaries)),
+        "shadow": list(map(str, shadow)),
+        "stop": list(stop),
     }
-    in_force = request_change(find_door(options.url), change)
-    if options.as_json:
+    in_force = request_change(find_door(url), change)
+    if as_json:
         click.echo(json.dumps(in_force))
         return
     for what, splits in in_force.items():

@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from offpath.commands.declared_options import option, takes
+from offpath.commands.declared_options import option, takes_options
 from offpath.commands.serve_options import FILE
 from offpath.errors import WrongOption
 
 
-@dataclass(frozen=True)
-class CostOptions:
-    """Options of `offpath cost`."""
-
+@click.command("cost")
+@takes_options
+def command(
     result: Path | None = option(
         "Saved run of `offpath bench` or `tune` whose median rates are priced.", type=FILE
-    )
-    workload: str | None = option("Workload of --result, if it has several.")
-    peak_per_s: float | None = option("Peak rate in requests per second.")
-    hourly_price: float | None = option("Dollars per hour of one instance.")
+    ),
+    workload: str | None = option("Workload of --result, if it has several."),
+    peak_per_s: float | None = option("Peak rate in requests per second."),
+    hourly_price: float | None = option("Dollars per hour of one instance."),
     instance: str | None = option(
         "Instance type in us-east-1 instead of --hourly-price, e.g. g4dn.xlarge."
-    )
+    ),
     example: str | None = option(
         "Compute the published $803 against $384 from its inputs.",
         type=click.Choice(["published"]),
-    )
-
-
-@click.command("cost")
-@takes(CostOptions)
-def command(options: CostOptions) -> None:
+    ),
+) -> None:
     """Compute instances, $/month and $/million predictions of each server.
 
     The prediction log is priced twice: with one S3 put per record, and in batched objects.
@@ -48,20 +42,20 @@ def command(options: CostOptions) -> None:
     from offpath.profiling.experiments import bill
     from offpath.profiling.report.terminal import print_document
 
-    if options.example:
+    if example:
         document = bill.published_document()
-    elif options.result is None or options.peak_per_s is None:
+    elif result is None or peak_per_s is None:
         raise WrongOption("expected --result FILE and --peak-per-s RATE, or --example published")
-    elif (options.hourly_price is None) == (options.instance is None):
+    elif (hourly_price is None) == (instance is None):
         raise WrongOption(
             "no hourly price: expected --hourly-price DOLLARS or --instance TYPE, one of them;"
             f" known types: {', '.join(bill.load_prices().instances)}"
         )
     else:
-        prices, instance = bill.load_prices(), options.instance
-        hourly = prices.hourly(instance) if instance else options.hourly_price or 0.0
-        rates, on_gpu, doubts = bill.read_rates(options.result, options.workload)
+        prices = bill.load_prices()
+        hourly = prices.hourly(instance) if instance else hourly_price or 0.0
+        rates, on_gpu, doubts = bill.read_rates(result, workload)
         if instance:
             prices.check_measured(on_gpu, instance)
-        document = bill.document_of(rates, options.peak_per_s, hourly, doubts)
+        document = bill.document_of(rates, peak_per_s, hourly, doubts)
     print_document(document, Console())

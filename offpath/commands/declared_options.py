@@ -1,75 +1,80 @@
-"""Declares the options of a command as fields of a dataclass; the command is a function of it."""
+"""Declares click's options as the parameters of a command, or as the fields of a dataclass."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, fields, is_dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, is_dataclass
+from typing import Any
 
 import click
 
 from offpath.commands.shared_options import add_options
 
-Options = TypeVar("Options")
+
+@dataclass(frozen=True)
+class DeclaredOption:
+    """The arguments of click.option or click.argument, in place of a parameter's default."""
+
+    make: Callable[..., Any]
+    names: tuple[str, ...]
+    more: Mapping[str, Any]
 
 
 def option(text: str, *names: str, **more: Any) -> Any:
-    """Declares a field as an option. The field gives its name and type, unless others are given.
+    """Declares an option, which has the parameter's name and type unless others are given.
 
     Args:
         text: for `--help`.
-        names: of the option, such as `--from`.
+        names: such as `--from`.
         more: further arguments of click.option.
     """
-    arguments = {"make": click.option, "names": names, "help": text, "show_default": True, **more}
-    return field(default=more.get("default"), metadata=arguments)
+    return DeclaredOption(click.option, names, {"help": text, "show_default": True, **more})
 
 
 def argument(metavar: str, **more: Any) -> Any:
-    """Declares a field as a positional argument; takes further arguments of click.argument."""
-    return field(metadata={"make": click.argument, "names": (), "metavar": metavar, **more})
+    """Declares a positional argument, with further arguments of click.argument."""
+    return DeclaredOption(click.argument, (), {"metavar": metavar, **more})
 
 
-def takes(kind: type[Options]) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
-    """Returns a decorator that makes a function of a dataclass a function of click's parameters.
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options that its parameters declare, in order of `--help`.
 
-    A field whose type is another dataclass of options stands for all of its options.
+    A parameter or field whose type is a dataclass stands for the options that this one declares.
     """
 
-    def decorate(command: Callable[[Options], None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def call(**given: object) -> None:
-            command(_gather(kind, given))
+    @functools.wraps(command)
+    def call(**given: object) -> None:
+        _call(command, given)
 
-        return add_options(*_list_parameters(kind))(call)
-
-    return decorate
+    decorated: Callable[..., None] = add_options(*_list_options(command))(call)
+    return decorated
 
 
-def _list_parameters(kind: type[Any]) -> Iterator[Callable[[Any], Any]]:
-    hints = typing.get_type_hints(kind)
-    for one in fields(kind):
-        hint, more = hints[one.name], dict(one.metadata)
+def _list_options(target: Callable[..., Any]) -> Iterator[Callable[[Any], Any]]:
+    hints = typing.get_type_hints(target)
+    for name, parameter in inspect.signature(target).parameters.items():
+        hint, declared = hints[name], parameter.default
         if is_dataclass(hint):
-            yield from _list_parameters(hints[one.name])
-        elif more:
-            make, names = more.pop("make"), more.pop("names")
-            if make is click.option and not names:
-                names = (f"--{one.name.replace('_', '-')}",)
+            yield from _list_options(hints[name])
+        elif isinstance(declared, DeclaredOption):
+            names, more = declared.names, dict(declared.more)
+            if declared.make is click.option and not names:
+                names = (f"--{name.replace('_', '-')}",)
             if hint is bool:
                 more["is_flag"] = True
             # Of `int | None` and `tuple[int, ...]`, int.
             more.setdefault("type", (*typing.get_args(hint), hint)[0])
-            yield make(*names, one.name, **more)
+            yield declared.make(*names, name, **more)
 
 
-def _gather(kind: type[Options], given: Mapping[str, object]) -> Options:
-    values: dict[str, Any] = {}
-    for name, hint in typing.get_type_hints(kind).items():
+def _call(target: Callable[..., Any], given: Mapping[str, object]) -> Any:
+    values = {}
+    for name, hint in typing.get_type_hints(target).items():
         if is_dataclass(hint):
-            values[name] = _gather(hint, given)
+            values[name] = _call(typing.cast(type, hint), given)
         elif name in given:
             values[name] = given[name]
-    return kind(**values)
+    return target(**values)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from offpath.commands.declared_options import argument, option, takes
+from offpath.commands.declared_options import argument, option, takes_options
 from offpath.commands.shared_options import ARCHIVE, FOLDER
 
 
@@ -18,38 +18,6 @@ class ExportOptions:
 
     path: Path = argument("ARCHIVE", type=ARCHIVE)
     output: Path = option("Folder to write to, new or empty.", type=FOLDER, required=True)
-
-
-@dataclass(frozen=True)
-class TritonOptions(ExportOptions):
-    """Options of `offpath export triton`."""
-
-    is_thin: bool = option(
-        "Take the model's pixels, uint8 [height, width, channels], instead of an image file.",
-        "--thin",
-    )
-
-
-@dataclass(frozen=True)
-class RayOptions(ExportOptions):
-    """Options of `offpath export ray`."""
-
-    replicas: tuple[int, int] | None = option(
-        "Number of replicas; with a range, Ray follows the requests in flight.  [default: the "
-        "archive's number of workers]",
-        metavar="N|LOW-HIGH",
-        type=str,
-        callback=lambda _, __, text: read_replicas(text),
-    )
-    cpus: int = option(
-        "Cores that Ray reserves for each replica; also its decode threads.",
-        type=click.IntRange(1),
-        default=1,
-    )
-    host: str = option(
-        "Address on which HTTP listens. Ray's control ports listen on all addresses.",
-        default="127.0.0.1",
-    )
 
 
 @click.group("export")
@@ -63,8 +31,14 @@ def command() -> None:
 
 
 @command.command("triton")
-@takes(TritonOptions)
-def triton(options: TritonOptions) -> None:
+@takes_options
+def triton(
+    archive: ExportOptions,
+    is_thin: bool = option(
+        "Take the model's pixels, uint8 [height, width, channels], instead of an image file.",
+        "--thin",
+    ),
+) -> None:
     """Write a Triton model repository.
 
     Triton Inference Server runs the archive with its python backend. config.pbtxt has the archive's
@@ -77,13 +51,31 @@ def triton(options: TritonOptions) -> None:
     """
     from offpath.deploy.triton.triton_export import export_triton
 
-    for line in export_triton(options.path, options.output, is_thin=options.is_thin):
+    for line in export_triton(archive.path, archive.output, is_thin=is_thin):
         click.echo(line)
 
 
 @command.command("ray")
-@takes(RayOptions)
-def ray(options: RayOptions) -> None:
+@takes_options
+def ray(
+    archive: ExportOptions,
+    replicas: tuple[int, int] | None = option(
+        "Number of replicas; with a range, Ray follows the requests in flight.  [default: the "
+        "archive's number of workers]",
+        metavar="N|LOW-HIGH",
+        type=str,
+        callback=lambda _, __, text: read_replicas(text),
+    ),
+    cpus: int = option(
+        "Cores that Ray reserves for each replica; also its decode threads.",
+        type=click.IntRange(1),
+        default=1,
+    ),
+    host: str = option(
+        "Address on which HTTP listens. Ray's control ports listen on all addresses.",
+        default="127.0.0.1",
+    ),
+) -> None:
     """Write a Ray Serve application.
 
     It runs with `serve run`, or on Kubernetes with the manifest for KubeRay, after you have named
@@ -96,10 +88,7 @@ def ray(options: RayOptions) -> None:
     """
     from offpath.deploy.ray.ray_export import export_ray
 
-    lines = export_ray(
-        options.path, options.output, options.replicas, cpus=options.cpus, host=options.host
-    )
-    for line in lines:
+    for line in export_ray(archive.path, archive.output, replicas, cpus, host):
         click.echo(line)
 
 

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import click
 
-from offpath.commands.declared_options import argument, option, takes
+from offpath.commands.declared_options import argument, option, takes_options
 from offpath.commands.logs_report import JSON_HELP, report
 from offpath.commands.progress import counting_bar
 from offpath.commands.run_outputs import check_output
@@ -64,37 +64,13 @@ def command() -> None:
 command.add_command(report)
 
 
-@dataclass(frozen=True)
-class SpoolOptions:
-    """Options of the commands that read a spool."""
-
-    spool: Path = option(
-        f"Spool folder of the workers; also {SPOOL_VARIABLE}.",
-        type=click.Path(path_type=Path),
-        envvar=SPOOL_VARIABLE,
-        default=lambda: default_spool_dir(os.environ),
-        show_default="~/.local/state/offpath/spool of the user who runs the workers",
-    )
-
-
-@dataclass(frozen=True)
-class ShipOptions(SpoolOptions):
-    """Options of `offpath logs ship`."""
-
-    timeout_s: float = option(
-        "Seconds for which delivery to a failing sink is tried again.",
-        type=click.FloatRange(min=0),
-        default=30.0,
-    )
-    watch: bool = option("Keep running and ship what dead workers leave, until SIGTERM or Ctrl-C.")
-    as_json: bool = option(JSON_HELP, "--json")
-
-
-@dataclass(frozen=True)
-class StatusOptions(SpoolOptions):
-    """Options of `offpath logs status`."""
-
-    as_json: bool = option(JSON_HELP, "--json")
+SPOOL: Path = option(
+    f"Spool folder of the workers; also {SPOOL_VARIABLE}.",
+    type=click.Path(path_type=Path),
+    envvar=SPOOL_VARIABLE,
+    default=lambda: default_spool_dir(os.environ),
+    show_default="~/.local/state/offpath/spool of the user who runs the workers",
+)
 
 
 @dataclass(frozen=True)
@@ -121,35 +97,18 @@ class StoreOptions:
         return read_records(open_store_at(self.uri), [Period(since, until)], progress, on_damage)
 
 
-@dataclass(frozen=True)
-class ReadOptions(StoreOptions):
-    """Options of `offpath logs read`."""
-
-    event_id: str | None = option("Only the record of this request id (x-request-id).", "--id")
-    parquet: Path | None = option(
-        "Write the records to this file for DuckDB, pandas or Spark. Needs "
-        "'torchserve-offpath[report]'.",
-        type=FILE,
-    )
-    as_json: bool = option(JSON_HELP, "--json")
-
-
-@dataclass(frozen=True)
-class VerifyOptions(StoreOptions):
-    """Options of `offpath logs verify`."""
-
-    ids: IO[str] = option(
-        "File with one request id per line, or the output of `offpath predict --json`; - reads "
-        "standard input.",
-        type=click.File("r"),
-        required=True,
-    )
-    as_json: bool = option(JSON_HELP, "--json")
-
-
 @command.command("ship")
-@takes(ShipOptions)
-def ship(options: ShipOptions) -> None:
+@takes_options
+def ship(
+    spool: Path = SPOOL,
+    timeout_s: float = option(
+        "Seconds for which delivery to a failing sink is tried again.",
+        type=click.FloatRange(min=0),
+        default=30.0,
+    ),
+    watch: bool = option("Keep running and ship what dead workers leave, until SIGTERM or Ctrl-C."),
+    as_json: bool = option(JSON_HELP, "--json"),
+) -> None:
     """Deliver every segment of the spool that no living worker owns.
 
     Use it in a shutdown hook (after the server has stopped), as a sidecar (--watch) or from cron.
@@ -161,17 +120,17 @@ def ship(options: ShipOptions) -> None:
     from offpath.serving.prediction_log.shipping import ship_spool
 
     stopped = threading.Event()
-    if options.watch:
+    if watch:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stopped.set())
     while True:
-        is_last = stopped.is_set() or not options.watch
-        with counting_bar("shipping segments", not options.as_json) as progress:
-            report = ship_spool(options.spool, options.timeout_s if is_last else 0.0, progress)
+        is_last = stopped.is_set() or not watch
+        with counting_bar("shipping segments", not as_json) as progress:
+            report = ship_spool(spool, timeout_s if is_last else 0.0, progress)
         if is_last or report.shipped_segments or report.errors:
             click.echo(
                 json.dumps(asdict(report))
-                if options.as_json
+                if as_json
                 else f"shipped {report.shipped_segments} segments with {report.shipped_records} "
                 f"records; {report.left_segments} left; {report.living_segments} belong to living "
                 "workers"
@@ -182,13 +141,16 @@ def ship(options: ShipOptions) -> None:
     if report.errors:
         reasons = "; ".join(report.errors.values())
         raise ExpectedError(
-            f"undelivered segments, still in {options.spool}: {report.left_segments}; {reasons}"
+            f"undelivered segments, still in {spool}: {report.left_segments}; {reasons}"
         )
 
 
 @command.command("status")
-@takes(StatusOptions)
-def status(options: StatusOptions) -> None:
+@takes_options
+def status(
+    spool: Path = SPOOL,
+    as_json: bool = option(JSON_HELP, "--json"),
+) -> None:
     """Show what waits in the spool.
 
     For each sink: segments and bytes that wait, age of the oldest segment, why the last delivery
@@ -198,14 +160,14 @@ def status(options: StatusOptions) -> None:
     """
     from offpath.serving.prediction_log.shipping import read_status
 
-    sinks = [asdict(sink) for sink in read_status(options.spool)]
-    if options.as_json:
-        click.echo(json.dumps({"spool": str(options.spool), "sinks": sinks}))
+    sinks = [asdict(sink) for sink in read_status(spool)]
+    if as_json:
+        click.echo(json.dumps({"spool": str(spool), "sinks": sinks}))
         return
     if not sinks:
-        click.echo(f"{options.spool} is empty; no worker has written to it")
+        click.echo(f"{spool} is empty; no worker has written to it")
         return
-    click.echo(f"spool {options.spool}")
+    click.echo(f"spool {spool}")
     for sink in sinks:
         click.echo(f"\n{printable(sink['uri'] or 'unknown sink (no sink.json)')}")
         for name, label in STATUS_ROWS.items():
@@ -214,8 +176,17 @@ def status(options: StatusOptions) -> None:
 
 
 @command.command("read")
-@takes(ReadOptions)
-def read(options: ReadOptions) -> None:
+@takes_options
+def read(
+    store: StoreOptions,
+    event_id: str | None = option("Only the record of this request id (x-request-id).", "--id"),
+    parquet: Path | None = option(
+        "Write the records to this file for DuckDB, pandas or Spark. Needs "
+        "'torchserve-offpath[report]'.",
+        type=FILE,
+    ),
+    as_json: bool = option(JSON_HELP, "--json"),
+) -> None:
     """Print the prediction log's records under URI, in order of time.
 
     URI is s3://bucket/prefix or file:///folder. Prints a line with time, request id, model, status,
@@ -224,32 +195,32 @@ def read(options: ReadOptions) -> None:
     """
     from offpath.serving.prediction_log.reading import in_order_of_time
 
-    check_output(options.parquet, "duckdb", "report")
+    check_output(parquet, "duckdb", "report")
     damage: list[str] = []
     count = 0
     with counting_bar("reading objects") as progress:
-        chosen = options.read_records(progress, damage.append)
-        if options.event_id is not None:
-            chosen = (it for it in chosen if it["event_id"] == options.event_id)
-        if options.parquet is not None:
+        chosen = store.read_records(progress, damage.append)
+        if event_id is not None:
+            chosen = (it for it in chosen if it["event_id"] == event_id)
+        if parquet is not None:
             from offpath.serving.prediction_log.log_report import write_parquet
 
-            count = write_parquet(options.parquet, chosen)
-        elif options.as_json:
+            count = write_parquet(parquet, chosen)
+        elif as_json:
             for count, record in enumerate(in_order_of_time(chosen), start=1):
                 click.echo(json.dumps(record, separators=(",", ":")))
         else:
             rows = [_format_record(record) for record in in_order_of_time(chosen)]
             count = len(rows)
-    if options.parquet is not None:
-        click.echo(f"{count} records: {options.parquet}")
-    elif not options.as_json:
+    if parquet is not None:
+        click.echo(f"{count} records: {parquet}")
+    elif not as_json:
         click.echo("\n".join(rows) or "no records in this period")
     _check_damage(damage)
-    if options.event_id is not None and not count:
+    if event_id is not None and not count:
         raise ExpectedError(
-            f"no record of {options.event_id!r} under {options.uri}; a worker delivers it at the "
-            "latest after segment_max_age_s"
+            f"no record of {event_id!r} under {store.uri}; a worker delivers it at the latest "
+            "after segment_max_age_s"
         )
 
 
@@ -268,8 +239,17 @@ def _format_record(record: dict[str, Any]) -> str:
 
 
 @command.command("verify")
-@takes(VerifyOptions)
-def verify(options: VerifyOptions) -> None:
+@takes_options
+def verify(
+    store: StoreOptions,
+    ids: IO[str] = option(
+        "File with one request id per line, or the output of `offpath predict --json`; - reads "
+        "standard input.",
+        type=click.File("r"),
+        required=True,
+    ),
+    as_json: bool = option(JSON_HELP, "--json"),
+) -> None:
     """Check that each request id has exactly one record under URI.
 
     A request id is the reply header x-request-id. Lists ids without a record and ids with several,
@@ -282,12 +262,12 @@ def verify(options: VerifyOptions) -> None:
         parse_request_ids,
     )
 
-    asked = parse_request_ids(options.ids)
+    asked = parse_request_ids(ids)
     damage: list[str] = []
-    with counting_bar("reading objects", not options.as_json) as progress:
-        records = options.read_records(progress, damage.append)
+    with counting_bar("reading objects", not as_json) as progress:
+        records = store.read_records(progress, damage.append)
         verdict = compare(map(name_reply, records), asked)
-    if options.as_json:
+    if as_json:
         click.echo(json.dumps(asdict(verdict)))
     else:
         click.echo(
@@ -300,7 +280,7 @@ def verify(options: VerifyOptions) -> None:
     if not verdict.is_clean:
         raise ExpectedError(
             f"{len(verdict.missing)} records missing, {len(verdict.double)} double under "
-            f"{options.uri}; `offpath logs status` shows what still waits in a spool"
+            f"{store.uri}; `offpath logs status` shows what still waits in a spool"
         )
 
 

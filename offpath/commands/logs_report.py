@@ -12,7 +12,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from offpath.commands.declared_options import option, takes
+from offpath.commands.declared_options import option, takes_options
 from offpath.commands.progress import counting_bar
 from offpath.commands.run_outputs import PAGE_HELP, check_output, command_line
 from offpath.commands.shared_options import FILE
@@ -88,10 +88,9 @@ def parse_condition(text: str) -> Condition:
         raise WrongOption(f"--fail-if {text!r}: {bound!r} is not a number") from None
 
 
-@dataclass(frozen=True)
-class ReportOptions:
-    """Options of `offpath logs report`."""
-
+@click.command("report")
+@takes_options
+def report(
     text_a: str = option(
         "Records to compare with: a URI, and filters after commas as in"
         " s3://BUCKET/PREFIX,since=14d,until=7d,model=NAME,version=2.0. Each filter may be left"
@@ -99,14 +98,14 @@ class ReportOptions:
         "--a",
         required=True,
         metavar="SET",
-    )
+    ),
     text_b: str = option(
         "Records that are compared; without a URI, those under --a's.",
         "--b",
         required=True,
         metavar="SET",
-    )
-    html_path: Path | None = option(PAGE_HELP, "--html", type=FILE)
+    ),
+    html_path: Path | None = option(PAGE_HELP, "--html", type=FILE),
     conditions: tuple[Condition, ...] = option(
         "For cron: exit with 1 where the condition holds or its figure is not known. Can be"
         f" repeated. Figures: {', '.join(FIGURES)}; comparison: > or <. A PSI within its noise"
@@ -116,13 +115,9 @@ class ReportOptions:
         multiple=True,
         metavar="FIGURE>N",
         callback=lambda _, __, texts: tuple(map(parse_condition, texts)),
-    )
-    as_json: bool = option(JSON_HELP, "--json")
-
-
-@click.command("report")
-@takes(ReportOptions)
-def report(options: ReportOptions) -> None:
+    ),
+    as_json: bool = option(JSON_HELP, "--json"),
+) -> None:
     """Compare two sets of records: two periods, two versions, a shadow and its original.
 
     Shows requests, errors, labels, scores, payload sizes and stage times side by side, how far B's
@@ -139,20 +134,20 @@ def report(options: ReportOptions) -> None:
       # From cron
       offpath logs report --a ... --b ... --fail-if 'label_psi>0.2' --fail-if 'requests_b<1000'
     """
-    first = parse_set(options.text_a)
-    sets = {"a": first, "b": parse_set(options.text_b, first.uri)}
-    check_output(options.html_path, "jinja2", "report")
+    first = parse_set(text_a)
+    sets = {"a": first, "b": parse_set(text_b, first.uri)}
+    check_output(html_path, "jinja2", "report")
     damage: list[str] = []
-    with counting_bar("reading objects", not options.as_json) as progress:
+    with counting_bar("reading objects", not as_json) as progress:
         tables = compare_sets(sets, progress, damage.append)
-    named = {"A": options.text_a, "B": options.text_b}
+    named = {"A": text_a, "B": text_b}
     (figures,) = tables["figures"]
     document = _make_document(tables, named, len(damage))
-    if options.html_path is not None:
+    if html_path is not None:
         from offpath.profiling.report.page import write_page
 
-        write_page(document, options.html_path)
-    if options.as_json:
+        write_page(document, html_path)
+    if as_json:
         click.echo(json.dumps({"named": named, **tables, "figures": figures, "damage": damage}))
     else:
         for side, text in named.items():
@@ -160,10 +155,10 @@ def report(options: ReportOptions) -> None:
         from offpath.profiling.report.terminal import print_document
 
         print_document(document, Console())
-        if options.html_path is not None:
-            click.echo(f"page: {options.html_path}")
+        if html_path is not None:
+            click.echo(f"page: {html_path}")
     chance = [one["name"] for one in tables["distances"] if one["change"] == WITHIN_NOISE]
-    met = [why for one in options.conditions if (why := one.judge(figures, chance))]
+    met = [why for one in conditions if (why := one.judge(figures, chance))]
     problems = [f"--fail-if {'; '.join(met)}"] if met else []
     empty = [side for side in sets if not figures[f"requests_{side}"]]
     problems += [f"no records in --{side}, so nothing is compared" for side in empty]

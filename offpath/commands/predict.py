@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from offpath.commands.declared_options import argument, option, takes
+from offpath.commands.declared_options import argument, option, takes_options
 from offpath.commands.progress import counting_bar
 from offpath.commands.url_option import check_token, check_url
 from offpath.errors import ExpectedError, WrongOption
@@ -43,7 +43,7 @@ class PredictOptions:
 
 
 @click.command("predict")
-@takes(PredictOptions)
+@takes_options
 def command(options: PredictOptions) -> None:
     """Classify images with a running server.
 
@@ -112,7 +112,7 @@ def format_hint(failure: str) -> str:
 
 
 def _send_all(paths: list[Path], options: PredictOptions) -> list[Prediction]:
-    headers = {"authorization": f"Bearer {options['token']}"} if options.token else None
+    headers = {"authorization": f"Bearer {options.token}"} if options.token else None
     url = check_url("--url", options.url)
     verify = read_authority(options.cacert) if options.cacert else True
     predictions: list[Prediction] = []

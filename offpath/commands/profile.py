@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import click
 
-from offpath.commands.declared_options import option, takes
+from offpath.commands.declared_options import option, takes_options
 from offpath.commands.run_outputs import (
     Outputs,
     command_line,
@@ -23,7 +22,7 @@ from offpath.errors import WrongOption
 IMAGES_HELP = "Images to send: bundled, photos-55k, photos-1200k or a folder."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HandlerOptions:
     """Options of the profiles of handlers."""
 
@@ -54,58 +53,16 @@ class HandlerOptions:
         type=click.IntRange(1, 1024),
     )
     images: str = option(IMAGES_HELP, default="bundled")
-    outputs: Outputs = Outputs()
+    outputs: Outputs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FileOptions(HandlerOptions):
     """Options of the profiles that write a file per handler."""
 
     output: Path = option(
         "Folder for the .prof and .html files.", type=FOLDER, default=Path("offpath-profile")
     )
-
-
-# Kind of profile -> the options and the help of its command.
-KINDS: dict[str, tuple[type[HandlerOptions], str]] = {
-    "stages": (
-        HandlerOptions,
-        "Measure each stage of a handler, per batch and per image. Stages add up to the total.",
-    ),
-    "cprofile": (FileOptions, "Measure each function and package; write HANDLER.prof."),
-    "lines": (HandlerOptions, "Measure each line of a handler's stages."),
-    "flame": (
-        FileOptions,
-        "Sample the stacks of all threads; write a flame graph, HANDLER-flame.html.",
-    ),
-}
-
-
-@dataclass(frozen=True)
-class ServerOptions:
-    """Options of `offpath profile server`."""
-
-    clients: int = option(
-        f"{CLIENTS_HELP} 1 shows what a request costs without a queue.",
-        type=click.IntRange(1),
-        default=32,
-    )
-    duration_s: float = option(
-        "Seconds to measure, after 15 of warm-up.",
-        "--duration",
-        type=click.FloatRange(2),
-        default=30,
-    )
-    url: str = option(
-        "Model of a running server, TorchServe or Granian.",
-        metavar="http://HOST:PORT/predictions/MODEL",
-        required=True,
-    )
-    metrics_url: str | None = option(
-        "Address of its metrics API.  [default: port 8082 of the same host]"
-    )
-    images: str = option(IMAGES_HELP, default="photos-55k")
-    outputs: Outputs = Outputs()
 
 
 @click.group
@@ -117,7 +74,7 @@ def command() -> None:
     """
 
 
-def profile_handlers(kind: str, options: HandlerOptions) -> None:
+def profile_handlers(kind: str, options: HandlerOptions, output: Path = Path()) -> None:
     if options.mars and options.model:
         raise WrongOption("--mar brings its own model: leave out --model")
     # Imported here: `offpath profile --help` needs neither torch nor rich's live display.
@@ -134,7 +91,7 @@ def profile_handlers(kind: str, options: HandlerOptions) -> None:
         batch_size=options.batch_size,
         images=options.images,
         command=command_line(),
-        output=options.output if isinstance(options, FileOptions) else Path(),
+        output=output,
     )
     outputs = options.outputs
     with keeping(outputs, "handlers"), LiveProgress() as progress:
@@ -155,22 +112,69 @@ def profile_handlers(kind: str, options: HandlerOptions) -> None:
     fail_if_left_out(run)
 
 
-for kind, (options, text) in KINDS.items():
-    command.command(kind, help=text)(takes(options)(partial(profile_handlers, kind)))
+@command.command("stages")
+@takes_options
+def profile_stages(options: HandlerOptions) -> None:
+    """Measure each stage of a handler, per batch and per image. Stages add up to the total."""
+    profile_handlers("stages", options)
+
+
+@command.command("cprofile")
+@takes_options
+def profile_functions(options: FileOptions) -> None:
+    """Measure each function and package; write HANDLER.prof."""
+    profile_handlers("cprofile", options, options.output)
+
+
+@command.command("lines")
+@takes_options
+def profile_lines(options: HandlerOptions) -> None:
+    """Measure each line of a handler's stages."""
+    profile_handlers("lines", options)
+
+
+@command.command("flame")
+@takes_options
+def profile_stacks(options: FileOptions) -> None:
+    """Sample the stacks of all threads; write a flame graph, HANDLER-flame.html."""
+    profile_handlers("flame", options, options.output)
 
 
 @command.command("server")
-@takes(ServerOptions)
-def server(options: ServerOptions) -> None:
+@takes_options
+def server(
+    *,
+    clients: int = option(
+        f"{CLIENTS_HELP} 1 shows what a request costs without a queue.",
+        type=click.IntRange(1),
+        default=32,
+    ),
+    duration_s: float = option(
+        "Seconds to measure, after 15 of warm-up.",
+        "--duration",
+        type=click.FloatRange(2),
+        default=30,
+    ),
+    url: str = option(
+        "Model of a running server, TorchServe or Granian.",
+        metavar="http://HOST:PORT/predictions/MODEL",
+        required=True,
+    ),
+    metrics_url: str | None = option(
+        "Address of its metrics API.  [default: port 8082 of the same host]"
+    ),
+    images: str = option(IMAGES_HELP, default="photos-55k"),
+    outputs: Outputs,
+) -> None:
     """Split clients' mean latency into socket, queue, worker and stages.
 
     Loads a running server and compares its counters with the clients' clock. The parts add up
     to the clients' mean latency. Use `--clients 1` to see what a single request costs.
     """
     # Before minutes of load.
-    if "/predictions/" not in check_url("--url", options.url):
+    if "/predictions/" not in check_url("--url", url):
         raise WrongOption(
-            f"--url {options.url!r} names no model; expected http://HOST:PORT/predictions/MODEL"
+            f"--url {url!r} names no model; expected http://HOST:PORT/predictions/MODEL"
         )
     # Imported here: `offpath profile server --help` needs neither torch nor rich's live display.
     from offpath.commands.progress import LiveProgress
@@ -181,14 +185,13 @@ def server(options: ServerOptions) -> None:
     )
 
     choices = ServerChoices(
-        clients=options.clients,
-        duration_s=options.duration_s,
-        images=options.images,
+        clients=clients,
+        duration_s=duration_s,
+        images=images,
         command=command_line(),
-        url=options.url,
-        metrics_url=options.metrics_url,
+        url=url,
+        metrics_url=metrics_url,
     )
-    outputs = options.outputs
     with keeping(outputs, "the window"), LiveProgress() as progress:
         run = run_server_profile(choices, progress, outputs.save)
     present(run, document_of(run), outputs)

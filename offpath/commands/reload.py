@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import click
 
-from offpath.commands.declared_options import option, takes
+from offpath.commands.declared_options import option, takes_options
 from offpath.commands.shared_options import SERVERS
 from offpath.commands.url_option import DOOR_HELP, find_door
 from offpath.serving.front.reload_requests import request_reload
@@ -15,20 +13,15 @@ from offpath.serving.front.reload_requests import request_reload
 TIMEOUT_S = 600.0
 
 
-@dataclass(frozen=True)
-class ReloadOptions:
-    """Options of `offpath reload`."""
-
-    url: str | None = option(DOOR_HELP)
+@click.command(name="reload")
+@takes_options
+def command(
+    url: str | None = option(DOOR_HELP),
     server: str | None = option(
         "Kind of the new server, also for later reloads [default: that of the running one].",
         type=SERVERS,
-    )
-
-
-@click.command(name="reload")
-@takes(ReloadOptions)
-def command(options: ReloadOptions) -> None:
+    ),
+) -> None:
     """Reload the archives behind a front door without dropping requests.
 
     Starts a new server, which reads the archives again. It gets requests once it is READY and its
@@ -36,5 +29,5 @@ def command(options: ReloadOptions) -> None:
     new server fails, the old one continues and this command exits with 1 and the reason. A reload
     that is under way already has read the archives, so another one follows it.
     """
-    request_reload(find_door(options.url), TIMEOUT_S, options.server)
+    request_reload(find_door(url), TIMEOUT_S, server)
     click.echo("reloaded")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from offpath.commands.declared_options import option, takes
+from offpath.commands.declared_options import option, takes_options
 from offpath.commands.progress import LiveProgress
 from offpath.commands.run_outputs import (
     Numbers,
@@ -21,7 +21,7 @@ from offpath.commands.shared_options import ARCHIVE, CLIENTS_HELP, FILE, SERVERS
 from offpath.errors import ExpectedError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TuneOptions:
     """Options of `offpath tune`."""
 
@@ -57,11 +57,11 @@ class TuneOptions:
         type=FILE,
         default=Path("tuned.yaml"),
     )
-    outputs: Outputs = Outputs()
+    outputs: Outputs
 
 
 @click.command("tune")
-@takes(TuneOptions)
+@takes_options
 def command(options: TuneOptions) -> None:
     """Measure a grid of batch sizes, delays and workers, and name the best setting.
 
