@@ -16,7 +16,7 @@ import click
 
 from offpath.archive.no_network import environment_cleared
 from offpath.commands.declared_options import option, takes_options
-from offpath.commands.shared_options import FOLDER, MODEL_STORE, read_settings
+from offpath.commands.shared_options import FOLDER, MODEL_STORE, Archive, read_settings
 from offpath.errors import WrongOption
 from offpath.handler.config import INPUT_SETTINGS
 from offpath.handler.serving_settings import name_keys
@@ -52,6 +52,7 @@ class ArchiveOptions:
         "labels, name and settings instead of --model, --weights and --labels, and list what "
         "changes.",
         "--from",
+        type=Archive(has_folders=True),
         metavar="OLD.mar",
     )
     labels: Path | None = option(

@@ -51,11 +51,11 @@ class BatchOptions:
 def command(options: BatchOptions) -> None:
     """Classify all images of a folder, a list or a bucket, without a server.
 
-    MAR is an archive of `offpath archive`. INPUT is a folder (all images in it, recursively),
-    s3://BUCKET/PREFIX, or a text file with a path or s3:// name per line. Only in a list, images
-    may have names that do not end like those of images. OUTPUT is a folder or s3://BUCKET/PREFIX.
-    It gets JSON Lines with one row per image: the status and the answer that a server would have
-    sent. The prediction log gets no records.
+    MAR is an archive of `offpath archive`, a path or a name in .offpath/model-store. INPUT is a
+    folder (all images in it, recursively), s3://BUCKET/PREFIX, or a text file with a path or s3://
+    name per line. Only in a list, images may have names that do not end like those of images.
+    OUTPUT is a folder or s3://BUCKET/PREFIX. It gets JSON Lines with one row per image: the status
+    and the answer that a server would have sent. The prediction log gets no records.
 
     If the command is interrupted or killed, run it again: it continues with the parts that are
     missing in OUTPUT, without a lost or doubled image. It then classifies the images that it

@@ -22,7 +22,7 @@ from offpath.commands.run_outputs import (
     refuse_existing,
     split_names,
 )
-from offpath.commands.shared_options import CLIENTS_HELP, FILE, MODELS
+from offpath.commands.shared_options import ARCHIVE, CLIENTS_HELP, FILE, MODELS
 from offpath.errors import WrongOption
 
 if TYPE_CHECKING:
@@ -48,11 +48,12 @@ def read_model(_: click.Context, __: click.Parameter, value: str) -> str:
     """Returns a model's name, or the user's archive as an absolute path for the servers."""
     if value in MODELS:
         return value
-    path = Path(value)
-    if path.suffix == ".mar" and path.is_file():
-        return str(path.resolve())
-    what = "no such file" if path.suffix == ".mar" else "no such model"
-    raise click.BadParameter(f"{value!r}: {what}; there are: {', '.join(MODELS)}, or a .mar file")
+    try:
+        return str(ARCHIVE.convert(value).resolve())
+    except WrongOption as error:
+        raise click.BadParameter(
+            f"{value!r}: no such model; there are: {', '.join(MODELS)}, or your archive: {error}"
+        ) from error
 
 
 BASELINE_HELP = (
@@ -74,8 +75,10 @@ class CompareOptions:
     model: str = option(
         "Model that all servers load. near-free (pool + linear) stands in for an accelerator. A"
         " .mar gives its model, weights, labels and preprocessing.",
+        "--model",
+        "--mar",
         callback=read_model,
-        metavar=f"[{'|'.join(MODELS)}|FILE.mar]",
+        metavar=f"[{'|'.join(MODELS)}|PATH.mar|NAME]",
         default="near-free",
     )
     servers: str = option(
