@@ -65,23 +65,21 @@ def check_output(
     Raises:
         ExpectedError: the file cannot be written, or the package is not installed.
     """
-    if file is not None and not can_be_made(file, with_folder):
-        raise WrongOption(
-            f"{str(file)!r} cannot be written: expected a file's name in an existing folder"
-        )
-    if file is not None and package and find_spec(package) is None:
-        raise MissingPackage(package, extra)
-
-
-def can_be_made(file: Path, with_folder: bool) -> bool:
+    if file is None:
+        return
     try:
         folder = file.absolute().parent
         while with_folder and not folder.exists():
             folder = folder.parent
-        return folder.is_dir() and not file.is_dir()
-    except OSError:
-        # A name too long.
-        return False
+        can_be_made = folder.is_dir() and not file.is_dir()
+    except OSError:  # a name too long
+        can_be_made = False
+    if not can_be_made:
+        raise WrongOption(
+            f"{str(file)!r} cannot be written: expected a file's name in an existing folder"
+        )
+    if package and find_spec(package) is None:
+        raise MissingPackage(package, extra)
 
 
 def present(run: Run, document: Document, outputs: Outputs) -> None:
@@ -143,9 +141,7 @@ class Numbers(click.ParamType):  # type: ignore[type-arg]
 
     name = "N,..."
 
-    def convert(self, value: Any, *place: Any) -> tuple[int, ...]:
-        if isinstance(value, tuple):  # a default
-            return value
+    def convert(self, value: str, *place: Any) -> tuple[int, ...]:
         names = split_names(value)
         if not names or not all(name.isdigit() and int(name) for name in names):
             self.fail(f"{value!r}: expected whole numbers above 0, for instance 4,8", *place)

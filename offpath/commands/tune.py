@@ -38,15 +38,15 @@ class TuneOptions:
     )
     workload: str = option("photos-1200k, photos-55k or a folder of images.", default="photos-55k")
     clients: int = option(CLIENTS_HELP, type=click.IntRange(1), default=32)
-    batch_sizes: tuple[int, ...] = option(
+    batch_sizes: tuple[int, ...] | None = option(
         "Batch sizes to measure.  [default: half the archive's, its own, twice that]",
         "--batch-size",
         type=Numbers(),
     )
-    delays_ms: tuple[int, ...] = option(
+    delays_ms: tuple[int, ...] | None = option(
         "Delays to measure.  [default: 1,5]", "--max-batch-delay-ms", type=Numbers()
     )
-    workers: tuple[int, ...] = option(
+    workers: tuple[int, ...] | None = option(
         "Numbers of workers to measure.  [default: half the cores, the cores]", type=Numbers()
     )
     rounds: int = option(
