@@ -38,17 +38,6 @@ COMMANDS = (
 class LazyGroup(click.Group):
     """A click group whose subcommands are imported on first use."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        near = difflib.get_close_matches(args[0], COMMANDS, 1)
-        if near and args[0] not in COMMANDS:
-            ctx.fail(f"No such command '{args[0]}'. Did you mean '{near[0]}'?")
-        return super().resolve_command(ctx, args)
-
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
@@ -57,7 +46,12 @@ class LazyGroup(click.Group):
         return command
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    # For the list of commands, and the nearest of a misspelt one.
+    commands=[click.Command(name) for name in COMMANDS],
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="torchserve-offpath", prog_name="offpath")
 @click.pass_context
 def main(context: click.Context) -> None:

@@ -40,6 +40,7 @@ class OldArchive:
     """An unpacked archive.
 
     Attributes:
+        path: the archive itself.
         folder: where all of its files are.
         handler: as TorchServe loads it: `image_classifier`, or a file of the archive; of an
             archive of offpath its custom handler, FILE.py:CLASS, or `offpath`.
@@ -52,6 +53,7 @@ class OldArchive:
         changes: what will differ from the old archive, one line each.
     """
 
+    path: Path
     name: str
     version: str
     folder: Path
@@ -102,6 +104,7 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
         known |= {name for name in archive.names if name.startswith(("offpath/", f"{FOLDER}/"))}
     weights = folder / serialized
     return OldArchive(
+        path=path,
         name=archive.model_name,
         version=archive.model_version,
         folder=folder,

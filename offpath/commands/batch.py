@@ -6,13 +6,15 @@ import hashlib
 import json
 import math
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from offpath.commands.declared_options import argument, option, takes_options
 from offpath.commands.progress import counting_bar
-from offpath.commands.shared_options import json_option
+from offpath.commands.shared_options import ARCHIVE
 from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.process.host_limits import count_cores
 from offpath.serving.storage import S3, Storage, explain, read_s3_options, split_name
@@ -21,39 +23,39 @@ if TYPE_CHECKING:
     from offpath.serving.offline.part_runner import Job
 
 
+@dataclass(frozen=True)
+class BatchOptions:
+    """Arguments and options of `offpath batch`."""
+
+    mar: Path = argument("MAR", type=ARCHIVE)
+    place: str = argument("INPUT", callback=lambda _, __, text: read_place(text))
+    output: str = argument("OUTPUT", callback=lambda _, __, text: read_place(text).rstrip("/"))
+    max_errors: int = option(
+        "Exit with 1 if more images than this have no answer.", type=click.IntRange(0), default=0
+    )
+    workers: int | None = option(
+        "Number of processes, each with a copy of the model.  [default: one per core, or the "
+        "archive's number per GPU]",
+        type=click.IntRange(1, 1024),
+    )
+    is_on_ray: bool = option(
+        "Run on the Ray cluster of RAY_ADDRESS. Its nodes need offpath, and must reach INPUT and "
+        "OUTPUT under the same names.",
+        "--ray",
+    )
+    as_json: bool = option("Print a summary as JSON.", "--json")
+
+
 @click.command("batch")
-@click.argument("mar", type=click.Path(path_type=Path, dir_okay=False))
-@click.argument("place", metavar="INPUT")
-@click.argument("output")
-@click.option(
-    "--max-errors",
-    default=0,
-    show_default=True,
-    type=click.IntRange(0),
-    help="Exit with 1 if more images than this have no answer.",
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(1, 1024),
-    help="Number of processes, each with a copy of the model.  [default: one per core, or the "
-    "archive's number per GPU]",
-)
-@click.option(
-    "--ray",
-    "is_on_ray",
-    is_flag=True,
-    help="Run on the Ray cluster of RAY_ADDRESS. Its nodes need offpath, and must reach INPUT and "
-    "OUTPUT under the same names.",
-)
-@json_option("Print a summary as JSON.")
-def command(mar: Path, place: str, output: str, **options: Any) -> None:
+@takes_options
+def command(options: BatchOptions) -> None:
     """Classify all images of a folder, a list or a bucket, without a server.
 
-    MAR is an archive of `offpath archive`. INPUT is a folder (all images in it, recursively),
-    s3://BUCKET/PREFIX, or a text file with a path or s3:// name per line. Only in a list, images
-    may have names that do not end like those of images. OUTPUT is a folder or s3://BUCKET/PREFIX.
-    It gets JSON Lines with one row per image: the status and the answer that a server would have
-    sent. The prediction log gets no records.
+    MAR is an archive of `offpath archive`, a path or a name in .offpath/model-store. INPUT is a
+    folder (all images in it, recursively), s3://BUCKET/PREFIX, or a text file with a path or s3://
+    name per line. Only in a list, images may have names that do not end like those of images.
+    OUTPUT is a folder or s3://BUCKET/PREFIX. It gets JSON Lines with one row per image: the status
+    and the answer that a server would have sent. The prediction log gets no records.
 
     If the command is interrupted or killed, run it again: it continues with the parts that are
     missing in OUTPUT, without a lost or doubled image. It then classifies the images that it
@@ -68,50 +70,54 @@ def command(mar: Path, place: str, output: str, **options: Any) -> None:
       offpath batch classifier.mar s3://bucket/photos s3://bucket/labels
       offpath batch classifier.mar list.txt results/ --max-errors 100 --json
     """
-    for name in (place, output):
-        if name.startswith(S3) and not split_name(name)[0]:
-            raise WrongOption(f"{name!r} has no bucket; expected s3://BUCKET/PREFIX")
-    output = output.rstrip("/")
-    if not output.startswith(S3):
-        output = str(Path(output).absolute())
-        if Path(output).is_file():
-            raise WrongOption(f"OUTPUT {output!r} is a file; expected a folder")
+    if Path(options.output).is_file():
+        raise WrongOption(f"OUTPUT {options.output!r} is a file; expected a folder")
     try:
-        summary = classify_all(mar, place, output, options)
+        summary = classify_all(options)
     except Exception as error:
-        raise explain(error, output) from error
+        raise explain(error, options.output) from error
     errors = ", ".join(f"{count} {kind}" for kind, count in summary["errors"].items())
     line = (
-        f"{summary['images']} images in {summary['parts']} files of {output}, "
+        f"{summary['images']} images in {summary['parts']} files of {options.output}, "
         f"{summary['resumed']} of them earlier; {summary['images_per_s']} per second"
     )
-    click.echo(json.dumps(summary) if options["as_json"] else line)
-    if summary["failed"] > options["max_errors"]:
+    click.echo(json.dumps(summary) if options.as_json else line)
+    if summary["failed"] > options.max_errors:
         raise ExpectedError(
             f"{summary['failed']} of {summary['images']} images have no answer ({errors}); "
-            f"their rows in {output} say why, and --max-errors allows more"
+            f"their rows in {options.output} say why, and --max-errors allows more"
         )
 
 
-def classify_all(mar: Path, place: str, output: str, options: dict[str, Any]) -> dict[str, Any]:
+def read_place(text: str) -> str:
+    """Returns an s3:// name unchanged, and a path absolutely, so that a next start finds it again.
+
+    Raises:
+        WrongOption: an s3:// name has no bucket.
+    """
+    if not text.startswith(S3):
+        return str(Path(text).absolute())
+    if not split_name(text)[0]:
+        raise WrongOption(f"{text!r} has no bucket; expected s3://BUCKET/PREFIX")
+    return text
+
+
+def classify_all(options: BatchOptions) -> dict[str, Any]:
     from offpath.deploy.exportable import read_exportable
     from offpath.serving.offline.manifest import count_results, find_manifest
     from offpath.serving.offline.part_runner import Job
 
-    archive = read_exportable(mar)
+    archive, output = read_exportable(options.mar), options.output
     gpus, cores = archive.list_gpus(), count_cores()
-    workers = options["workers"] or len(gpus) * archive.serving.workers or cores
-    threads = 1 if options["is_on_ray"] else max(1, cores // workers)
+    workers = options.workers or len(gpus) * archive.serving.workers or cores
+    threads = 1 if options.is_on_ray else max(1, cores // workers)
     s3 = read_s3_options()
     # Base64 takes a third more bytes than the image in it.
     max_bytes = 2 * archive.handler.max_payload_bytes
     job = Job(output, archive.serving.batch_size, threads, gpus, s3, max_bytes)
     storage = Storage(s3)
-    wanted = {
-        # Of a relative path, another folder of the next start would make another place.
-        "input": place if place.startswith(S3) else str(Path(place).absolute()),
-        "archive": hashlib.sha256(mar.read_bytes()).hexdigest(),
-    }
+    digest = hashlib.sha256(options.mar.read_bytes()).hexdigest()
+    wanted = {"input": options.place, "archive": digest}
     with storage.hold(output):
         manifest = find_manifest(storage, output, wanted, workers)
         parts, total = manifest.parts(), len(manifest.images)
@@ -120,7 +126,7 @@ def classify_all(mar: Path, place: str, output: str, options: dict[str, Any]) ->
         left = sum(map(len, missing.values()))
         elapsed_s = 0.0
         if missing:
-            elapsed_s = _run(job, mar, workers, options, missing, total)
+            elapsed_s = _run(job, workers, options, missing, total)
         errors = count_results(storage, output, parts)
     answered = errors.pop(None, 0)
     return {
@@ -138,9 +144,8 @@ def classify_all(mar: Path, place: str, output: str, options: dict[str, Any]) ->
 
 def _run(
     job: Job,
-    mar: Path,
     workers: int,
-    options: dict[str, Any],
+    options: BatchOptions,
     parts: dict[str, list[str]],
     total: int,
 ) -> float:
@@ -155,12 +160,12 @@ def _run(
             done, first_s = done + len(parts[part]), min(first_s, began_s)
             show(done, total)
 
-        if options["is_on_ray"]:
+        if options.is_on_ray:
             from offpath.deploy.ray.offline import run_parts_on_ray
 
-            run_parts_on_ray(job, mar, options["workers"], parts, on_part)
+            run_parts_on_ray(job, options.mar, options.workers, parts, on_part)
         else:
             from offpath.serving.offline.part_runner import run_parts
 
-            run_parts(job, mar, workers, parts, on_part)
+            run_parts(job, options.mar, workers, parts, on_part)
     return time.monotonic() - first_s

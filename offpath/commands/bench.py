@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from offpath.commands import bench_setup, run_outputs
-from offpath.commands.run_outputs import Outputs, fail_if_left_out
-from offpath.commands.shared_options import CLIENTS_HELP, MODELS
+from offpath.commands.bench_setup import setup
+from offpath.commands.declared_options import argument, option, takes_options
+from offpath.commands.run_outputs import (
+    PAGE_HELP,
+    Numbers,
+    Outputs,
+    command_line,
+    fail_if_left_out,
+    keeping,
+    present,
+    refuse_existing,
+    split_names,
+)
+from offpath.commands.shared_options import ARCHIVE, CLIENTS_HELP, FILE, MODELS
 from offpath.errors import WrongOption
 
 if TYPE_CHECKING:
     from offpath.profiling.core.run import Run
-    from offpath.profiling.experiments.compare import Choices
     from offpath.profiling.report.document import Document
 
 # 20 batches of 8: a slow model's window goes on until it has them, for a minute at most.
@@ -37,18 +48,93 @@ def read_model(_: click.Context, __: click.Parameter, value: str) -> str:
     """Returns a model's name, or the user's archive as an absolute path for the servers."""
     if value in MODELS:
         return value
-    path = Path(value)
-    if path.suffix == ".mar" and path.is_file():
-        return str(path.resolve())
-    what = "no such file" if path.suffix == ".mar" else "no such model"
-    raise click.BadParameter(f"{value!r}: {what}; there are: {', '.join(MODELS)}, or a .mar file")
+    try:
+        return str(ARCHIVE.convert(value).resolve())
+    except WrongOption as error:
+        raise click.BadParameter(
+            f"{value!r}: no such model; there are: {', '.join(MODELS)}, or your archive: {error}"
+        ) from error
 
 
-baseline_option = click.option(
-    "--baseline",
-    help="Variant that the others are compared with.  [default: torchserve-stock where it was"
-    " measured]",
+BASELINE_HELP = (
+    "Variant that the others are compared with.  [default: torchserve-stock where it was measured]"
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """Options of `offpath bench compare`."""
+
+    workloads: tuple[str, ...] = option(
+        "Images to send: photos-1200k, photos-55k (made at first use) or a folder."
+        " Can be repeated.",
+        "--workload",
+        multiple=True,
+        default=("photos-1200k", "photos-55k"),
+    )
+    model: str = option(
+        "Model that all servers load. near-free (pool + linear) stands in for an accelerator. A"
+        " .mar gives its model, weights, labels and preprocessing.",
+        "--model",
+        "--mar",
+        callback=read_model,
+        metavar=f"[{'|'.join(MODELS)}|PATH.mar|NAME]",
+        default="near-free",
+    )
+    servers: str = option(
+        "Servers to measure, comma-separated, in the order of a round. docs/benchmark.md describes"
+        " all; an unknown name lists them.",
+        default="offpath,torchserve-stock,torchserve-fixed",
+    )
+    variants: tuple[str, ...] = option(
+        "A TorchServe server with other settings, measured after --servers. Can be repeated. KEY:"
+        " a key of config.properties, vmargs+ (further options for Java), model.batch_size,"
+        " model.max_batch_delay_ms, model.workers, handler.SETTING, env.NAME.",
+        "--variant",
+        multiple=True,
+        metavar="NAME=SERVER:KEY=VALUE;...",
+    )
+    workers: int | None = option(
+        "Number of workers of each server.  [default: one per core]", type=click.IntRange(1)
+    )
+    batch_size: int = option(
+        "Largest batch of each server; 1 for no batching.", type=click.IntRange(1), default=8
+    )
+    baseline: str | None = option(BASELINE_HELP)
+    rounds: int = option(
+        "Number of times that everything is measured.", type=click.IntRange(1), default=3
+    )
+    clients: tuple[int, ...] = option(
+        f"{CLIENTS_HELP} Of several numbers, charts show lines. With --rate: connections.",
+        type=Numbers(),
+        default="32",
+    )
+    seconds: float | None = option(
+        f"Length of a window.  [default: {SECONDS:g}, and until there are {MIN_REPLIES} replies,"
+        " a minute at most]",
+        type=click.FloatRange(0.5),
+    )
+    rate: float | None = option(
+        "Open loop: this many requests per second on average, at random times; latency counts"
+        " from the time a request was due.",
+        type=click.FloatRange(0, min_open=True),
+    )
+    warm_up_s: float = option(
+        "Seconds of load before each window; Java compiles for tens of seconds.",
+        "--warm-up",
+        type=click.FloatRange(0),
+        default=20,
+    )
+    generator: str = option(
+        "Program that sends the load. wrk needs less CPU and must be installed.",
+        type=click.Choice(["locust", "wrk"]),
+        default="locust",
+    )
+    side_by_side: bool = option(
+        "Start each server once, keep all running and let them take turns. On cores whose speed"
+        " changes, take short windows in many rounds. Needs the memory of all servers together."
+    )
+    outputs: Outputs
 
 
 @click.group()
@@ -57,111 +143,8 @@ def command() -> None:
 
 
 @command.command("compare")
-@click.option(
-    "--workload",
-    "workloads",
-    multiple=True,
-    default=("photos-1200k", "photos-55k"),
-    show_default=True,
-    help="Images to send: photos-1200k, photos-55k (made at first use) or a folder."
-    " Can be repeated.",
-)
-@click.option(
-    "--model",
-    callback=read_model,
-    metavar=f"[{'|'.join(MODELS)}|FILE.mar]",
-    default="near-free",
-    show_default=True,
-    help="Model that all servers load. near-free (pool + linear) stands in for an accelerator. A"
-    " .mar gives its model, weights, labels and preprocessing.",
-)
-@click.option(
-    "--servers",
-    default="offpath,torchserve-stock,torchserve-fixed",
-    show_default=True,
-    help="Servers to measure, comma-separated, in the order of a round. docs/benchmark.md describes"
-    " all; an unknown name lists them.",
-)
-@click.option(
-    "--variant",
-    "variants",
-    multiple=True,
-    metavar="NAME=SERVER:KEY=VALUE;...",
-    help="A TorchServe server with other settings, measured after --servers. Can be repeated. KEY:"
-    " a key of config.properties, vmargs+ (further options for Java), model.batch_size,"
-    " model.max_batch_delay_ms, model.workers, handler.SETTING, env.NAME.",
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    help="Number of workers of each server.  [default: one per core]",
-)
-@click.option(
-    "--batch-size",
-    type=click.IntRange(1),
-    default=8,
-    show_default=True,
-    help="Largest batch of each server; 1 for no batching.",
-)
-@baseline_option
-@click.option(
-    "--rounds",
-    type=click.IntRange(1),
-    default=3,
-    show_default=True,
-    help="Number of times that everything is measured.",
-)
-@click.option(
-    "--clients",
-    type=run_outputs.Numbers(),
-    default="32",
-    show_default=True,
-    help=f"{CLIENTS_HELP} Of several numbers, charts show lines. With --rate: connections.",
-)
-@click.option(
-    "--seconds",
-    type=click.FloatRange(0.5),
-    help=f"Length of a window.  [default: {SECONDS:g}, and until there are {MIN_REPLIES} replies,"
-    " a minute at most]",
-)
-@click.option(
-    "--rate",
-    type=click.FloatRange(0, min_open=True),
-    help="Open loop: this many requests per second on average, at random times; latency counts"
-    " from the time a request was due.",
-)
-@click.option(
-    "--warm-up",
-    "warm_up_s",
-    type=click.FloatRange(0),
-    default=20,
-    show_default=True,
-    help="Seconds of load before each window; Java compiles for tens of seconds.",
-)
-@click.option(
-    "--generator",
-    type=click.Choice(["locust", "wrk"]),
-    default="locust",
-    show_default=True,
-    help="Program that sends the load. wrk needs less CPU and must be installed.",
-)
-@click.option(
-    "--side-by-side",
-    is_flag=True,
-    help="Start each server once, keep all running and let them take turns. On cores whose speed"
-    " changes, take short windows in many rounds. Needs the memory of all servers together.",
-)
-@run_outputs.output_options
-def compare(
-    servers: str,
-    baseline: str | None,
-    outputs: Outputs,
-    seconds: float | None,
-    rate: float | None,
-    warm_up_s: float,
-    generator: str,
-    **asked: Any,
-) -> None:
+@takes_options
+def compare(options: CompareOptions) -> None:
     """Compare servers: requests per second, latencies, CPU, memory, on the same photographs.
 
     Rounds are interleaved. Each server is started again in each round (or once, with
@@ -169,43 +152,66 @@ def compare(
     out with a message, and the others go on. Ctrl-C keeps what --json has.
     """
     # Imported here: `offpath bench --help` needs neither torch nor polars.
-    from offpath.profiling.experiments.compare import Choices
+    from offpath.commands.progress import LiveProgress
+    from offpath.profiling.experiments.compare import Choices, run_compare
     from offpath.profiling.load.generators import Load
 
     load = Load(
-        seconds=SECONDS if seconds is None else seconds,
-        warm_up_s=warm_up_s,
-        rate=rate,
-        min_replies=MIN_REPLIES if seconds is None else 0,
-        generator=generator,
+        seconds=SECONDS if options.seconds is None else options.seconds,
+        warm_up_s=options.warm_up_s,
+        rate=options.rate,
+        min_replies=MIN_REPLIES if options.seconds is None else 0,
+        generator=options.generator,
     )
     choices = Choices(
-        servers=run_outputs.split_names(servers),
+        workloads=options.workloads,
+        model=options.model,
+        servers=split_names(options.servers),
+        clients=options.clients,
         load=load,
-        command=run_outputs.command_line(),
-        **asked,
+        rounds=options.rounds,
+        command=command_line(),
+        variants=options.variants,
+        side_by_side=options.side_by_side,
+        batch_size=options.batch_size,
+        workers=options.workers,
     )
-    measure_and_show(choices, outputs, baseline)
+    outputs = options.outputs
+    refuse_existing("--json", outputs.json_path)
+
+    def save(run: Run) -> None:
+        if run.rows:
+            outputs.save(run)
+        elif not run.failures:
+            # The first call, which comes when all options are accepted.
+            minutes = max(1, round(choices.estimated_s / 60))
+            click.echo(
+                f"takes about {minutes} min, plus the time to build what is missing", err=True
+            )
+
+    with keeping(outputs, "windows"), LiveProgress() as progress:
+        run = run_compare(choices, progress, save)
+    show_run(run, outputs, options.baseline)
+    fail_if_left_out(run)
 
 
 @command.command("show")
-@click.argument("path", metavar="JSON_PATH", type=run_outputs.FILE)
-@baseline_option
-@run_outputs.HTML
-@click.option(
-    "--plot", "plot_path", type=run_outputs.FILE, help="Draw the main charts into FILE.svg."
-)
-@click.option("--markdown", is_flag=True, help="Print Markdown tables for a README or an issue.")
-def show(path: Path, baseline: str | None, **chosen: Any) -> None:
+@takes_options
+def show(
+    path: Path = argument("JSON_PATH", type=FILE),
+    baseline: str | None = option(BASELINE_HELP),
+    html_path: Path | None = option(PAGE_HELP, "--html", type=FILE),
+    plot_path: Path | None = option("Draw the main charts into FILE.svg.", "--plot", type=FILE),
+    markdown: bool = option("Print Markdown tables for a README or an issue."),
+) -> None:
     """Print (and draw) a saved result of `offpath bench`, `offpath profile` or `offpath tune`."""
     from offpath.profiling.core.run import load_run
 
-    run_outputs.check_output(chosen["html_path"], "jinja2")
-    run_outputs.check_output(chosen["plot_path"], "matplotlib")
-    show_run(load_run(path), Outputs(**chosen), baseline)
+    outputs = Outputs(None, html_path, plot_path, markdown)
+    show_run(load_run(path), outputs, baseline)
 
 
-command.add_command(bench_setup.setup)
+command.add_command(setup)
 
 
 def show_run(run: Run, outputs: Outputs, baseline: str | None) -> None:
@@ -219,7 +225,7 @@ def show_run(run: Run, outputs: Outputs, baseline: str | None) -> None:
         raise click.UsageError(
             f"--baseline {baseline!r}: expected one of {', '.join(sorted(names))}"
         )
-    run_outputs.present(run, document_of(run, baseline), outputs)
+    present(run, document_of(run, baseline), outputs)
 
 
 def document_of(run: Run, baseline: str | None) -> Document:
@@ -231,29 +237,3 @@ def document_of(run: Run, baseline: str | None) -> Document:
     module = import_module(f"offpath.profiling.{EXPERIMENTS[run.experiment]}")
     document: Document = module.document_of(run, baseline)
     return document
-
-
-def measure_and_show(choices: Choices, outputs: Outputs, baseline: str | None) -> None:
-    """Runs a comparison from its choices to its report.
-
-    Raises:
-        ExpectedError: what `run_compare` and `show_run` raise; the file of --json exists; a
-            variant was left out.
-    """
-    # Imported here: `offpath bench --help` needs no polars.
-    from offpath.commands.progress import LiveProgress
-    from offpath.profiling.experiments.compare import run_compare
-
-    run_outputs.refuse_existing("--json", outputs.json_path)
-
-    def save(run: Run) -> None:
-        if run.rows:
-            outputs.save(run)
-        elif not run.failures:
-            # The first call, which comes when all options are accepted.
-            run_outputs.say_estimate(choices.estimated_s)
-
-    with run_outputs.keeping(outputs, "windows"), LiveProgress() as progress:
-        run = run_compare(choices, progress, save)
-    show_run(run, outputs, baseline)
-    fail_if_left_out(run)

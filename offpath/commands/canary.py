@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import click
 
-from offpath.commands.serve_options import split_option
-from offpath.commands.shared_options import json_option
-from offpath.commands.url_option import DOOR_OPTION, find_door
+from offpath.commands.declared_options import argument, option, takes_options
+from offpath.commands.url_option import DOOR_HELP, find_door
 from offpath.serving.front.reload_requests import request_change
 from offpath.serving.front.splits import Split, parse_split
 
 
+def parse_splits(_: click.Context, __: click.Parameter, texts: Sequence[str]) -> tuple[Split, ...]:
+    return tuple(map(parse_split, texts))
+
+
 @click.command(name="canary")
-@click.argument(
-    "canaries",
-    nargs=-1,
-    metavar="[MODEL=VERSION:SHARE%]...",
-    callback=lambda _, __, texts: tuple(map(parse_split, texts)),
-)
-@split_option("shadow", "Begin or change a shadow instead of a canary.")
-@click.option(
-    "--stop",
-    multiple=True,
-    metavar="MODEL",
-    help="End the canary or shadow of a model. Can be repeated.",
-)
-@DOOR_OPTION
-@json_option("Print what is in force as JSON.")
+@takes_options
 def command(
-    canaries: tuple[Split, ...],
-    shadow: tuple[Split, ...],
-    stop: tuple[str, ...],
-    url: str | None,
-    as_json: bool,
+    canaries: tuple[Split, ...] = argument(
+        "[MODEL=VERSION:SHARE%]...", type=str, nargs=-1, callback=parse_splits
+    ),
+    shadow: tuple[Split, ...] = option(
+        "Begin or change a shadow instead of a canary. Can be repeated.",
+        type=str,
+        multiple=True,
+        metavar="MODEL=VERSION:SHARE%",
+        callback=parse_splits,
+    ),
+    stop: tuple[str, ...] = option(
+        "End the canary or shadow of a model. Can be repeated.", multiple=True, metavar="MODEL"
+    ),
+    url: str | None = option(DOOR_HELP),
+    as_json: bool = option("Print what is in force as JSON.", "--json"),
 ) -> None:
     """Change the share of a canary or shadow without a restart, or show what is in force.
 

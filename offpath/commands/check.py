@@ -9,11 +9,12 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
 from offpath.archive.mar_file import is_model_folder
-from offpath.commands.shared_options import json_option
+from offpath.commands.shared_options import Archive, json_option
 from offpath.commands.url_option import check_token, check_url
 from offpath.errors import WrongOption
 from offpath.serving.check.files import check_config
@@ -28,12 +29,20 @@ STATE_WIDTH = 6
 INDENT = " " * (2 + STATE_WIDTH)
 
 
+class FileToCheck(Archive):
+    """A file by its path, or an archive by its name in the model store too."""
+
+    def convert(self, value: str, *place: Any) -> Path:
+        is_path = value.endswith(".properties") or Path(value).is_file()
+        return Path(value) if is_path else super().convert(value, *place)
+
+
 @click.command("check")
 @click.argument(
     "files",
     nargs=-1,
     metavar="[CONFIG.properties] [ARCHIVE.mar]...",
-    type=click.Path(path_type=Path, exists=True),
+    type=FileToCheck(has_folders=True),
 )
 @click.option(
     "--url",

@@ -6,35 +6,27 @@ from pathlib import Path
 
 import click
 
+from offpath.commands.declared_options import option, takes_options
 from offpath.commands.serve_options import FILE
 from offpath.errors import WrongOption
 
 
 @click.command("cost")
-@click.option(
-    "--result",
-    type=FILE,
-    help="Saved run of `offpath bench` or `tune` whose median rates are priced.",
-)
-@click.option("--workload", help="Workload of --result, if it has several.")
-@click.option("--peak-per-s", type=float, help="Peak rate in requests per second.")
-@click.option("--hourly-price", type=float, help="Dollars per hour of one instance.")
-@click.option(
-    "--instance",
-    help="Instance type in us-east-1 instead of --hourly-price, e.g. g4dn.xlarge.",
-)
-@click.option(
-    "--example",
-    type=click.Choice(["published"]),
-    help="Compute the published $803 against $384 from its inputs.",
-)
+@takes_options
 def command(
-    result: Path | None,
-    workload: str | None,
-    peak_per_s: float | None,
-    hourly_price: float | None,
-    instance: str | None,
-    example: str | None,
+    result: Path | None = option(
+        "Saved run of `offpath bench` or `tune` whose median rates are priced.", type=FILE
+    ),
+    workload: str | None = option("Workload of --result, if it has several."),
+    peak_per_s: float | None = option("Peak rate in requests per second."),
+    hourly_price: float | None = option("Dollars per hour of one instance."),
+    instance: str | None = option(
+        "Instance type in us-east-1 instead of --hourly-price, e.g. g4dn.xlarge."
+    ),
+    example: str | None = option(
+        "Compute the published $803 against $384 from its inputs.",
+        type=click.Choice(["published"]),
+    ),
 ) -> None:
     """Compute instances, $/month and $/million predictions of each server.
 
@@ -61,9 +53,9 @@ def command(
         )
     else:
         prices = bill.load_prices()
-        hourly = prices.hourly(instance) if instance is not None else hourly_price or 0.0
+        hourly = prices.hourly(instance) if instance else hourly_price or 0.0
         rates, on_gpu, doubts = bill.read_rates(result, workload)
-        if instance is not None:
+        if instance:
             prices.check_measured(on_gpu, instance)
         document = bill.document_of(rates, peak_per_s, hourly, doubts)
     print_document(document, Console())

@@ -3,46 +3,42 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
+from offpath.commands.declared_options import argument, option, takes_options
+from offpath.commands.shared_options import ARCHIVE, FOLDER
 
-def export_options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in (
-        click.option(
-            "--output",
-            type=click.Path(path_type=Path, file_okay=False),
-            required=True,
-            help="Folder to write to, new or empty.",
-        ),
-        click.argument("path", metavar="ARCHIVE", type=click.Path(path_type=Path, dir_okay=False)),
-    ):
-        command = option(command)
-    return command
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Arguments and options of every export."""
+
+    path: Path = argument("ARCHIVE", type=ARCHIVE)
+    output: Path = option("Folder to write to, new or empty.", type=FOLDER, required=True)
 
 
 @click.group("export")
 def command() -> None:
     """Export an archive (.mar) for another server.
 
-    The archive's own handler answers there too, with the same settings, parity gate, errors,
+    ARCHIVE is a path or a name in .offpath/model-store. The archive's own handler answers there too, with the same settings, parity gate, errors,
     metrics and prediction log. docs/where-to-serve.md helps to choose a server;
     docs/exports.md describes both exports.
     """
 
 
 @command.command("triton")
-@export_options
-@click.option(
-    "--thin",
-    "is_thin",
-    is_flag=True,
-    help="Take the model's pixels, uint8 [height, width, channels], instead of an image file.",
-)
-def triton(**options: Any) -> None:
+@takes_options
+def triton(
+    archive: ExportOptions,
+    is_thin: bool = option(
+        "Take the model's pixels, uint8 [height, width, channels], instead of an image file.",
+        "--thin",
+    ),
+) -> None:
     """Write a Triton model repository.
 
     Triton Inference Server runs the archive with its python backend. config.pbtxt has the archive's
@@ -55,33 +51,31 @@ def triton(**options: Any) -> None:
     """
     from offpath.deploy.triton.triton_export import export_triton
 
-    for line in export_triton(**options):
+    for line in export_triton(archive.path, archive.output, is_thin=is_thin):
         click.echo(line)
 
 
 @command.command("ray")
-@export_options
-@click.option(
-    "--replicas",
-    metavar="N|LOW-HIGH",
-    callback=lambda _, __, text: read_replicas(text),
-    help="Number of replicas; with a range, Ray follows the requests in flight.  [default: the "
-    "archive's number of workers]",
-)
-@click.option(
-    "--cpus",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Cores that Ray reserves for each replica; also its decode threads.",
-)
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address on which HTTP listens. Ray's control ports listen on all addresses.",
-)
-def ray(**options: Any) -> None:
+@takes_options
+def ray(
+    archive: ExportOptions,
+    replicas: tuple[int, int] | None = option(
+        "Number of replicas; with a range, Ray follows the requests in flight.  [default: the "
+        "archive's number of workers]",
+        metavar="N|LOW-HIGH",
+        type=str,
+        callback=lambda _, __, text: read_replicas(text),
+    ),
+    cpus: int = option(
+        "Cores that Ray reserves for each replica; also its decode threads.",
+        type=click.IntRange(1),
+        default=1,
+    ),
+    host: str = option(
+        "Address on which HTTP listens. Ray's control ports listen on all addresses.",
+        default="127.0.0.1",
+    ),
+) -> None:
     """Write a Ray Serve application.
 
     It runs with `serve run`, or on Kubernetes with the manifest for KubeRay, after you have named
@@ -94,7 +88,7 @@ def ray(**options: Any) -> None:
     """
     from offpath.deploy.ray.ray_export import export_ray
 
-    for line in export_ray(**options):
+    for line in export_ray(archive.path, archive.output, replicas, cpus, host):
         click.echo(line)
 
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import click
 
-from offpath.commands.logs_report import report
+from offpath.commands.declared_options import argument, option, takes_options
+from offpath.commands.logs_report import JSON_HELP, report
 from offpath.commands.progress import counting_bar
-from offpath.commands.run_outputs import FILE, check_output
-from offpath.commands.shared_options import add_options, json_option
+from offpath.commands.run_outputs import check_output
+from offpath.commands.shared_options import FILE
 from offpath.errors import ExpectedError
 from offpath.handler.prediction_log.log_settings import (
     SPOOL_VARIABLE,
@@ -63,41 +64,51 @@ def command() -> None:
 command.add_command(report)
 
 
-_spool_option = click.option(
-    "--spool",
+SPOOL: Path = option(
+    f"Spool folder of the workers; also {SPOOL_VARIABLE}.",
     type=click.Path(path_type=Path),
     envvar=SPOOL_VARIABLE,
     default=lambda: default_spool_dir(os.environ),
     show_default="~/.local/state/offpath/spool of the user who runs the workers",
-    help=f"Spool folder of the workers; also {SPOOL_VARIABLE}.",
 )
-_store_options = add_options(
-    click.argument("uri", metavar="URI"),
-    click.option(
-        "--since",
-        help="Earliest inference time: 2026-11-21T03:00Z, or 2h for two hours ago.",
-    ),
-    click.option("--until", help="End of the inference times, itself not included."),
-)
-_json_option = json_option("JSON to stdout.")
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """Arguments and options of the commands that read records."""
+
+    uri: str = argument("URI")
+    since: str | None = option(
+        "Earliest inference time: 2026-11-21T03:00Z, or 2h for two hours ago."
+    )
+    until: str | None = option("End of the inference times, itself not included.")
+
+    def read_records(
+        self, progress: Callable[[int, int], None], on_damage: Callable[[str], None]
+    ) -> Iterator[dict[str, Any]]:
+        from offpath.serving.prediction_log.reading import (
+            Period,
+            open_store_at,
+            parse_time,
+            read_records,
+        )
+
+        since, until = (parse_time(text) if text else None for text in (self.since, self.until))
+        return read_records(open_store_at(self.uri), [Period(since, until)], progress, on_damage)
 
 
 @command.command("ship")
-@_spool_option
-@click.option(
-    "--timeout-s",
-    default=30.0,
-    show_default=True,
-    type=click.FloatRange(min=0),
-    help="Seconds for which delivery to a failing sink is tried again.",
-)
-@click.option(
-    "--watch",
-    is_flag=True,
-    help="Keep running and ship what dead workers leave, until SIGTERM or Ctrl-C.",
-)
-@_json_option
-def ship(spool: Path, timeout_s: float, watch: bool, as_json: bool) -> None:
+@takes_options
+def ship(
+    spool: Path = SPOOL,
+    timeout_s: float = option(
+        "Seconds for which delivery to a failing sink is tried again.",
+        type=click.FloatRange(min=0),
+        default=30.0,
+    ),
+    watch: bool = option("Keep running and ship what dead workers leave, until SIGTERM or Ctrl-C."),
+    as_json: bool = option(JSON_HELP, "--json"),
+) -> None:
     """Deliver every segment of the spool that no living worker owns.
 
     Use it in a shutdown hook (after the server has stopped), as a sidecar (--watch) or from cron.
@@ -118,7 +129,7 @@ def ship(spool: Path, timeout_s: float, watch: bool, as_json: bool) -> None:
             report = ship_spool(spool, timeout_s if is_last else 0.0, progress)
         if is_last or report.shipped_segments or report.errors:
             click.echo(
-                json.dumps(dataclasses.asdict(report))
+                json.dumps(asdict(report))
                 if as_json
                 else f"shipped {report.shipped_segments} segments with {report.shipped_records} "
                 f"records; {report.left_segments} left; {report.living_segments} belong to living "
@@ -135,9 +146,11 @@ def ship(spool: Path, timeout_s: float, watch: bool, as_json: bool) -> None:
 
 
 @command.command("status")
-@_spool_option
-@_json_option
-def status(spool: Path, as_json: bool) -> None:
+@takes_options
+def status(
+    spool: Path = SPOOL,
+    as_json: bool = option(JSON_HELP, "--json"),
+) -> None:
     """Show what waits in the spool.
 
     For each sink: segments and bytes that wait, age of the oldest segment, why the last delivery
@@ -147,7 +160,7 @@ def status(spool: Path, as_json: bool) -> None:
     """
     from offpath.serving.prediction_log.shipping import read_status
 
-    sinks = [dataclasses.asdict(sink) for sink in read_status(spool)]
+    sinks = [asdict(sink) for sink in read_status(spool)]
     if as_json:
         click.echo(json.dumps({"spool": str(spool), "sinks": sinks}))
         return
@@ -163,16 +176,17 @@ def status(spool: Path, as_json: bool) -> None:
 
 
 @command.command("read")
-@_store_options
-@click.option("--id", "event_id", help="Only the record of this request id (x-request-id).")
-@click.option(
-    "--parquet",
-    type=FILE,
-    help="Write the records to this file for DuckDB, pandas or Spark. Needs "
-    "'torchserve-offpath[report]'.",
-)
-@_json_option
-def read(event_id: str | None, parquet: Path | None, as_json: bool, **where: Any) -> None:
+@takes_options
+def read(
+    store: StoreOptions,
+    event_id: str | None = option("Only the record of this request id (x-request-id).", "--id"),
+    parquet: Path | None = option(
+        "Write the records to this file for DuckDB, pandas or Spark. Needs "
+        "'torchserve-offpath[report]'.",
+        type=FILE,
+    ),
+    as_json: bool = option(JSON_HELP, "--json"),
+) -> None:
     """Print the prediction log's records under URI, in order of time.
 
     URI is s3://bucket/prefix or file:///folder. Prints a line with time, request id, model, status,
@@ -185,7 +199,7 @@ def read(event_id: str | None, parquet: Path | None, as_json: bool, **where: Any
     damage: list[str] = []
     count = 0
     with counting_bar("reading objects") as progress:
-        chosen = _records(progress, damage, **where)
+        chosen = store.read_records(progress, damage.append)
         if event_id is not None:
             chosen = (it for it in chosen if it["event_id"] == event_id)
         if parquet is not None:
@@ -205,7 +219,7 @@ def read(event_id: str | None, parquet: Path | None, as_json: bool, **where: Any
     _check_damage(damage)
     if event_id is not None and not count:
         raise ExpectedError(
-            f"no record of {event_id!r} under {where['uri']}; a worker delivers it at the latest "
+            f"no record of {event_id!r} under {store.uri}; a worker delivers it at the latest "
             "after segment_max_age_s"
         )
 
@@ -225,16 +239,17 @@ def _format_record(record: dict[str, Any]) -> str:
 
 
 @command.command("verify")
-@_store_options
-@click.option(
-    "--ids",
-    type=click.File("r"),
-    required=True,
-    help="File with one request id per line, or the output of `offpath predict --json`; - reads "
-    "standard input.",
-)
-@_json_option
-def verify(ids: IO[str], as_json: bool, **where: Any) -> None:
+@takes_options
+def verify(
+    store: StoreOptions,
+    ids: IO[str] = option(
+        "File with one request id per line, or the output of `offpath predict --json`; - reads "
+        "standard input.",
+        type=click.File("r"),
+        required=True,
+    ),
+    as_json: bool = option(JSON_HELP, "--json"),
+) -> None:
     """Check that each request id has exactly one record under URI.
 
     A request id is the reply header x-request-id. Lists ids without a record and ids with several,
@@ -250,10 +265,10 @@ def verify(ids: IO[str], as_json: bool, **where: Any) -> None:
     asked = parse_request_ids(ids)
     damage: list[str] = []
     with counting_bar("reading objects", not as_json) as progress:
-        records = _records(progress, damage, **where)
+        records = store.read_records(progress, damage.append)
         verdict = compare(map(name_reply, records), asked)
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(verdict)))
+        click.echo(json.dumps(asdict(verdict)))
     else:
         click.echo(
             f"{verdict.asked} ids, {verdict.records} records read: {len(verdict.missing)} missing, "
@@ -265,7 +280,7 @@ def verify(ids: IO[str], as_json: bool, **where: Any) -> None:
     if not verdict.is_clean:
         raise ExpectedError(
             f"{len(verdict.missing)} records missing, {len(verdict.double)} double under "
-            f"{where['uri']}; `offpath logs status` shows what still waits in a spool"
+            f"{store.uri}; `offpath logs status` shows what still waits in a spool"
         )
 
 
@@ -281,23 +296,3 @@ def _list_ids(what: str, ids: list[str]) -> None:
         click.echo(f"{what}: {printable(event_id)}")
     if len(ids) > LISTED_IDS:
         click.echo(f"{what}: and {len(ids) - LISTED_IDS} more (all of them with --json)")
-
-
-def _records(
-    progress: Callable[[int, int], None],
-    damage: list[str],
-    uri: str,
-    since: str | None,
-    until: str | None,
-) -> Iterator[dict[str, Any]]:
-    """Reads the records that `_store_options` ask for."""
-    from offpath.serving.prediction_log.reading import (
-        Period,
-        open_store_at,
-        parse_time,
-        read_records,
-    )
-
-    period = Period(parse_time(since) if since else None, parse_time(until) if until else None)
-    store = open_store_at(uri)
-    return read_records(store, [period], progress, damage.append)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
+from offpath.commands.declared_options import option, takes_options
 from offpath.commands.progress import counting_bar
-from offpath.commands.run_outputs import FILE, check_output, command_line
-from offpath.commands.shared_options import json_option
+from offpath.commands.run_outputs import PAGE_HELP, check_output, command_line
+from offpath.commands.shared_options import FILE
 from offpath.errors import ExpectedError, WrongOption
 from offpath.profiling.core.figures import format_figure, format_share
 from offpath.profiling.report.document import Document, Section, format_table
@@ -27,6 +29,7 @@ from offpath.serving.prediction_log.log_report import (
 from offpath.serving.prediction_log.reading import describe_damage
 from offpath.serving.printable import printable
 
+JSON_HELP = "JSON to stdout."
 CONDITION = re.compile(r"\s*([\w.]+)\s*([<>])\s*(\S+)\s*")
 # Table -> its heading, and how many of its columns are texts.
 SECTIONS = {
@@ -48,7 +51,26 @@ NOTES = {
 }
 
 
-def parse_condition(text: str) -> tuple[str, str, float]:
+@dataclass(frozen=True)
+class Condition:
+    """A condition of --fail-if."""
+
+    text: str
+    metric: str
+    sign: str
+    bound: float
+
+    def judge(self, figures: Mapping[str, float | None], chance: Sequence[str]) -> str | None:
+        """Returns why the condition is met, or None. A PSI of `chance` exceeds nothing."""
+        value = figures[self.metric]
+        if value is None:
+            return f"{self.text}: not known, because there are no such records"
+        is_chance = self.metric.removesuffix("_psi") in chance
+        is_met = value < self.bound if self.sign == "<" else value > self.bound and not is_chance
+        return f"{self.text}: {format_figure(value)}" if is_met else None
+
+
+def parse_condition(text: str) -> Condition:
     """Parses a condition of --fail-if; raises WrongOption for any other form."""
     found = CONDITION.fullmatch(text)
     if found is None:
@@ -61,49 +83,40 @@ def parse_condition(text: str) -> tuple[str, str, float]:
             f"--fail-if {text!r}: no metric {metric!r}; there are: {', '.join(FIGURES)}"
         )
     try:
-        return metric, sign, float(bound)
+        return Condition(text, metric, sign, float(bound))
     except ValueError:
         raise WrongOption(f"--fail-if {text!r}: {bound!r} is not a number") from None
 
 
 @click.command("report")
-@click.option(
-    "--a",
-    "text_a",
-    required=True,
-    metavar="SET",
-    help="Records to compare with: a URI, and filters after commas as in"
-    " s3://BUCKET/PREFIX,since=14d,until=7d,model=NAME,version=2.0. Each filter may be left out.",
-)
-@click.option(
-    "--b",
-    "text_b",
-    required=True,
-    metavar="SET",
-    help="Records that are compared; without a URI, those under --a's.",
-)
-@click.option(
-    "--html",
-    "html_path",
-    type=FILE,
-    help="Write one self-contained page.",
-)
-@click.option(
-    "--fail-if",
-    "conditions",
-    multiple=True,
-    metavar="FIGURE>N",
-    help="For cron: exit with 1 where the condition holds or its figure is not known. Can be"
-    f" repeated. Figures: {', '.join(FIGURES)}; comparison: > or <. A PSI within its noise"
-    " meets no condition with >.",
-)
-@json_option("JSON to stdout.")
+@takes_options
 def report(
-    text_a: str,
-    text_b: str,
-    html_path: Path | None,
-    conditions: tuple[str, ...],
-    as_json: bool,
+    text_a: str = option(
+        "Records to compare with: a URI, and filters after commas as in"
+        " s3://BUCKET/PREFIX,since=14d,until=7d,model=NAME,version=2.0. Each filter may be left"
+        " out.",
+        "--a",
+        required=True,
+        metavar="SET",
+    ),
+    text_b: str = option(
+        "Records that are compared; without a URI, those under --a's.",
+        "--b",
+        required=True,
+        metavar="SET",
+    ),
+    html_path: Path | None = option(PAGE_HELP, "--html", type=FILE),
+    conditions: tuple[Condition, ...] = option(
+        "For cron: exit with 1 where the condition holds or its figure is not known. Can be"
+        f" repeated. Figures: {', '.join(FIGURES)}; comparison: > or <. A PSI within its noise"
+        " meets no condition with >.",
+        "--fail-if",
+        type=str,
+        multiple=True,
+        metavar="FIGURE>N",
+        callback=lambda _, __, texts: tuple(map(parse_condition, texts)),
+    ),
+    as_json: bool = option(JSON_HELP, "--json"),
 ) -> None:
     """Compare two sets of records: two periods, two versions, a shadow and its original.
 
@@ -121,24 +134,15 @@ def report(
       # From cron
       offpath logs report --a ... --b ... --fail-if 'label_psi>0.2' --fail-if 'requests_b<1000'
     """
-    wanted = {text: parse_condition(text) for text in conditions}
     first = parse_set(text_a)
     sets = {"a": first, "b": parse_set(text_b, first.uri)}
     check_output(html_path, "jinja2", "report")
     damage: list[str] = []
     with counting_bar("reading objects", not as_json) as progress:
         tables = compare_sets(sets, progress, damage.append)
-    lost = [f"{len(damage)} objects or lines cannot be read"] if damage else []
     named = {"A": text_a, "B": text_b}
     (figures,) = tables["figures"]
-    listed = [{"figure": name, "value": value} for name, value in figures.items()]
-    sections = [
-        Section(
-            heading, _format({**tables, "figures": listed}[name], words), note=NOTES.get(name, "")
-        )
-        for name, (heading, words) in SECTIONS.items()
-    ]
-    document = Document("Prediction log: A and B", sections, command_line(), named, {}, lost)
+    document = _make_document(tables, named, len(damage))
     if html_path is not None:
         from offpath.profiling.report.page import write_page
 
@@ -154,7 +158,7 @@ def report(
         if html_path is not None:
             click.echo(f"page: {html_path}")
     chance = [one["name"] for one in tables["distances"] if one["change"] == WITHIN_NOISE]
-    met = [why for text, one in wanted.items() if (why := _judge(text, *one, figures, chance))]
+    met = [why for one in conditions if (why := one.judge(figures, chance))]
     problems = [f"--fail-if {'; '.join(met)}"] if met else []
     empty = [side for side in sets if not figures[f"requests_{side}"]]
     problems += [f"no records in --{side}, so nothing is compared" for side in empty]
@@ -163,21 +167,16 @@ def report(
         raise ExpectedError("\n".join(problems))
 
 
-def _judge(
-    text: str,
-    metric: str,
-    sign: str,
-    bound: float,
-    figures: Mapping[str, float | None],
-    chance: Sequence[str],
-) -> str | None:
-    """Returns why a condition is met, or None. A PSI of `chance` exceeds nothing."""
-    value = figures[metric]
-    if value is None:
-        return f"{text}: not known, because there are no such records"
-    is_chance = metric.removesuffix("_psi") in chance
-    is_met = value < bound if sign == "<" else value > bound and not is_chance
-    return f"{text}: {format_figure(value)}" if is_met else None
+def _make_document(tables: Mapping[str, Table], named: dict[str, str], damaged: int) -> Document:
+    (figures,) = tables["figures"]
+    listed = [{"figure": name, "value": value} for name, value in figures.items()]
+    rows = {**tables, "figures": listed}
+    sections = [
+        Section(heading, _format(rows[name], words), note=NOTES.get(name, ""))
+        for name, (heading, words) in SECTIONS.items()
+    ]
+    lost = [f"{damaged} objects or lines cannot be read"] if damaged else []
+    return Document("Prediction log: A and B", sections, command_line(), named, {}, lost)
 
 
 def _format(rows: Table, words: int) -> str:

@@ -6,13 +6,13 @@ import glob
 import json
 import ssl
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
+from offpath.commands.declared_options import argument, option, takes_options
 from offpath.commands.progress import counting_bar
-from offpath.commands.shared_options import json_option
 from offpath.commands.url_option import check_token, check_url
 from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.image import SUFFIXES
@@ -23,38 +23,28 @@ from offpath.serving.printable import printable
 MAX_TEXT = 500
 
 
+@dataclass(frozen=True)
+class PredictOptions:
+    """Arguments and options of `offpath predict`."""
+
+    images: tuple[str, ...] = argument("IMAGE...", nargs=-1, required=True)
+    url: str = option("The server's inference address.", default="http://127.0.0.1:8080")
+    model: str | None = option("Name of the model.  [default: the server's only model]")
+    thin: bool = option(
+        "Decode and resize on this machine as the model's archive says, and send uint8 pixels."
+    )
+    clients: int = option("Number of concurrent requests.", type=click.IntRange(1, 256), default=1)
+    token: str | None = option("Inference token, if the server asks for one.")
+    cacert: str | None = option(
+        "Certificate authority to trust, PEM, for a server whose certificate is not public.",
+        type=click.Path(exists=True, dir_okay=False),
+    )
+    as_json: bool = option("Print one JSON object per line, with all labels.", "--json")
+
+
 @click.command("predict")
-@click.argument("images", nargs=-1, required=True, metavar="IMAGE...")
-@click.option(
-    "--url",
-    default="http://127.0.0.1:8080",
-    show_default=True,
-    help="The server's inference address.",
-)
-@click.option(
-    "--model",
-    help="Name of the model.  [default: the server's only model]",
-)
-@click.option(
-    "--thin",
-    is_flag=True,
-    help="Decode and resize on this machine as the model's archive says, and send uint8 pixels.",
-)
-@click.option(
-    "--clients",
-    default=1,
-    show_default=True,
-    type=click.IntRange(1, 256),
-    help="Number of concurrent requests.",
-)
-@click.option("--token", help="Inference token, if the server asks for one.")
-@click.option(
-    "--cacert",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Certificate authority to trust, PEM, for a server whose certificate is not public.",
-)
-@json_option("Print one JSON object per line, with all labels.")
-def command(images: tuple[str, ...], **options: Any) -> None:
+@takes_options
+def command(options: PredictOptions) -> None:
     """Classify images with a running server.
 
     IMAGE is a file, a folder (all images in it, recursively) or a quoted glob. Exits with 1 if any
@@ -66,16 +56,16 @@ def command(images: tuple[str, ...], **options: Any) -> None:
       offpath predict photos/ --clients 8 --json > predictions.jsonl
       offpath predict 'photos/*.png' --thin
     """
-    check_token(options["token"])
-    paths = list(find_images(images))
+    check_token(options.token)
+    paths = list(find_images(options.images))
     predictions = _send_all(paths, options)
     refusals = [prediction for prediction in predictions if not prediction.is_ok]
     for one in zip(paths, predictions):
-        click.echo(_format_json(*one) if options["as_json"] else _format_line(*one))
+        click.echo(_format_json(*one) if options.as_json else _format_line(*one))
     if refusals:
         why = f"{len(refusals)} of {len(paths)} images were not classified"
         if any(prediction.status == 401 for prediction in refusals):
-            wrong = "another token than --token's" if options["token"] else "a token (pass --token)"
+            wrong = "another token than --token's" if options.token else "a token (pass --token)"
             why += f"; the server asks for {wrong}"
         raise ExpectedError(why)
 
@@ -121,17 +111,17 @@ def format_hint(failure: str) -> str:
     return "; for a private certificate authority, pass --cacert" if is_unknown else ""
 
 
-def _send_all(paths: list[Path], options: dict[str, Any]) -> list[Prediction]:
-    headers = {"authorization": f"Bearer {options['token']}"} if options["token"] else None
-    url = check_url("--url", options["url"])
-    verify = read_authority(options["cacert"]) if options["cacert"] else True
+def _send_all(paths: list[Path], options: PredictOptions) -> list[Prediction]:
+    headers = {"authorization": f"Bearer {options.token}"} if options.token else None
+    url = check_url("--url", options.url)
+    verify = read_authority(options.cacert) if options.cacert else True
     predictions: list[Prediction] = []
     with (
-        Client(url, options["model"], options["thin"], headers=headers, verify=verify) as client,
+        Client(url, options.model, options.thin, headers=headers, verify=verify) as client,
         counting_bar("predicting") as progress,
     ):
         try:
-            for prediction in client.predict_many(paths, options["clients"]):
+            for prediction in client.predict_many(paths, options.clients):
                 predictions.append(prediction)
                 progress(len(predictions), len(paths))
         except ServerUnreachable as error:

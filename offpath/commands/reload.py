@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from offpath.commands.shared_options import server_option
-from offpath.commands.url_option import DOOR_OPTION, find_door
+from offpath.commands.declared_options import option, takes_options
+from offpath.commands.shared_options import SERVERS
+from offpath.commands.url_option import DOOR_HELP, find_door
 from offpath.serving.front.reload_requests import request_reload
 
 # A server that is not READY by then will hardly be.
@@ -13,11 +14,14 @@ TIMEOUT_S = 600.0
 
 
 @click.command(name="reload")
-@DOOR_OPTION
-@server_option(
-    "Kind of the new server, also for later reloads [default: that of the running one].", None
-)
-def command(url: str | None, server: str | None) -> None:
+@takes_options
+def command(
+    url: str | None = option(DOOR_HELP),
+    server: str | None = option(
+        "Kind of the new server, also for later reloads [default: that of the running one].",
+        type=SERVERS,
+    ),
+) -> None:
     """Reload the archives behind a front door without dropping requests.
 
     Starts a new server, which reads the archives again. It gets requests once it is READY and its

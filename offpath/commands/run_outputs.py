@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from offpath.commands.shared_options import Command, add_options
+from offpath.commands.declared_options import option
+from offpath.commands.shared_options import FILE
 from offpath.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
 
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from offpath.profiling.core.run import Run
     from offpath.profiling.report.document import Document
 
-FILE = click.Path(path_type=Path, dir_okay=False)
-HTML = click.option("--html", "html_path", type=FILE, help="Write one self-contained page.")
+PAGE_HELP = "Write one self-contained page."
 
 
 @dataclass(frozen=True)
@@ -34,29 +34,20 @@ class Outputs:
         markdown: print Markdown tables instead of the terminal's.
     """
 
-    json_path: Path | None = None
-    html_path: Path | None = None
+    json_path: Path | None = option("Save the raw values as they come.", "--json", type=FILE)
+    html_path: Path | None = option(PAGE_HELP, "--html", type=FILE)
     plot_path: Path | None = None
     markdown: bool = False
+
+    def __post_init__(self) -> None:
+        # Refused before minutes of measuring. The folder of the raw values is created.
+        check_output(self.json_path, with_folder=True)
+        check_output(self.html_path, "jinja2")
+        check_output(self.plot_path, "matplotlib")
 
     def save(self, run: Run) -> None:
         if self.json_path is not None:
             run.save(self.json_path)
-
-
-def output_options(command: Command) -> Command:
-    """Adds `--json --html`; the command gets them as `outputs`."""
-
-    def collect(json_path: Path | None, html_path: Path | None, **others: Any) -> Any:
-        # Refused before minutes of measuring. The folder of the raw values is created.
-        check_output(json_path, with_folder=True)
-        check_output(html_path, "jinja2")
-        return command(outputs=Outputs(json_path, html_path), **others)
-
-    collect.__doc__ = command.__doc__
-    params = getattr(command, "__click_params__", [])
-    collect.__click_params__ = params  # type: ignore[attr-defined]
-    return add_options(*OPTIONS)(collect)  # type: ignore[return-value]
 
 
 def check_output(
@@ -74,29 +65,21 @@ def check_output(
     Raises:
         ExpectedError: the file cannot be written, or the package is not installed.
     """
-    if file is not None and not can_be_made(file, with_folder):
-        raise WrongOption(
-            f"{str(file)!r} cannot be written: expected a file's name in an existing folder"
-        )
-    if file is not None and package and find_spec(package) is None:
-        raise MissingPackage(package, extra)
-
-
-def can_be_made(file: Path, with_folder: bool) -> bool:
+    if file is None:
+        return
     try:
         folder = file.absolute().parent
         while with_folder and not folder.exists():
             folder = folder.parent
-        return folder.is_dir() and not file.is_dir()
-    except OSError:
-        # A name too long.
-        return False
-
-
-OPTIONS = (
-    click.option("--json", "json_path", type=FILE, help="Save the raw values as they come."),
-    HTML,
-)
+        can_be_made = folder.is_dir() and not file.is_dir()
+    except OSError:  # a name too long
+        can_be_made = False
+    if not can_be_made:
+        raise WrongOption(
+            f"{str(file)!r} cannot be written: expected a file's name in an existing folder"
+        )
+    if package and find_spec(package) is None:
+        raise MissingPackage(package, extra)
 
 
 def present(run: Run, document: Document, outputs: Outputs) -> None:
@@ -148,11 +131,6 @@ def keeping(outputs: Outputs, what: str) -> Iterator[None]:
         raise KeyboardInterrupt from stop
 
 
-def say_estimate(seconds: float) -> None:
-    minutes = max(1, round(seconds / 60))
-    click.echo(f"takes about {minutes} min, plus the time to build what is missing", err=True)
-
-
 def split_names(text: str) -> tuple[str, ...]:
     """Splits `a, b` into (a, b)."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
@@ -163,9 +141,7 @@ class Numbers(click.ParamType):  # type: ignore[type-arg]
 
     name = "N,..."
 
-    def convert(self, value: Any, *place: Any) -> tuple[int, ...]:
-        if isinstance(value, tuple):  # a default
-            return value
+    def convert(self, value: str, *place: Any) -> tuple[int, ...]:
         names = split_names(value)
         if not names or not all(name.isdigit() and int(name) for name in names):
             self.fail(f"{value!r}: expected whole numbers above 0, for instance 4,8", *place)

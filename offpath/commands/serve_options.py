@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from offpath.commands.shared_options import Command, json_option, server_option
+from offpath.commands.shared_options import MODEL_STORE, Command, json_option, server_option
 from offpath.errors import MissingPackage, WrongOption
 from offpath.serving.front.bodies import MIN_BODIES, free_bytes, is_tmpfs
 from offpath.serving.front.door_settings import DoorSettings
@@ -23,7 +23,7 @@ DEFAULTS = DoorSettings()
 # The default number of the largest bodies (max_request_size of config.properties).
 MIN_FRONT_BYTES = MIN_BODIES * (32 << 20)
 DEFAULT_LOG_DIR = Path(".offpath/logs")
-DEFAULT_STORE = Path(".offpath/model-store")
+DEFAULT_STORE = MODEL_STORE
 # Name of a limit -> its default, and what it limits. The names are attributes of DoorSettings.
 LIMITS = {
     "queue": (DEFAULTS.queue, "requests that may wait in the server (503)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -11,7 +12,39 @@ from offpath.errors import WrongOption
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 MODELS = ("near-free", "resnet50", "efficientnet-lite0")
+# Where `offpath archive` puts archives, and where a name without a path is looked up.
+MODEL_STORE = Path(".offpath/model-store")
+SERVERS = click.Choice(["torchserve", "granian"])
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
 CLIENTS_HELP = "Concurrent clients. Each sends its next request after the reply."
+
+
+class Archive(click.ParamType):  # type: ignore[type-arg]
+    """An archive by its path, or by its name in the model store with or without `.mar`.
+
+    Attributes:
+        has_folders: an archive may also be a folder with a manifest.
+    """
+
+    name = "archive"
+
+    def __init__(self, has_folders: bool = False) -> None:
+        self.has_folders = has_folders
+
+    def get_metavar(self, *_: object, **__: object) -> str:
+        return "PATH.mar|NAME"
+
+    def convert(self, value: str, *place: Any) -> Path:
+        from offpath.serving.server.model_store import find_archive  # takes long to import
+
+        path = find_archive(MODEL_STORE, value)
+        if path.is_dir() and not self.has_folders:
+            self.fail(f"{value!r} is a folder; expected a .mar file", *place)
+        return path
+
+
+ARCHIVE = Archive()
 
 
 def add_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -36,22 +69,11 @@ def server_option(
 ) -> Callable[[Command], Command]:
     return click.option(
         "--server",
-        type=click.Choice(["torchserve", "granian"]),
+        type=SERVERS,
         default=default,
         show_default=True,
         help=text,
         **more,
-    )
-
-
-def settings_option(text: str) -> Callable[[Command], Command]:
-    """Adds `--set KEY=VALUE` as the parameter `settings`, for `read_settings`."""
-    return click.option(
-        "--set",
-        "settings",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help=f"{text} Can be repeated.",
     )
 
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
 import httpx
 
 from offpath.errors import ExpectedError, WrongOption
 from offpath.serving.server.management import UNIX
 from offpath.serving.servers_here import find_doors, refuse_several
 
-DOOR_OPTION = click.option(
-    "--url",
-    help="Any address that the `offpath serve --front` has printed [default: the only one that "
-    "runs here and that you can reach].",
+DOOR_HELP = (
+    "Any address that the `offpath serve --front` has printed [default: the only one that runs "
+    "here and that you can reach]."
 )
 
 

@@ -44,7 +44,7 @@ def find_models(
     named = []
     for entry in wanted:
         name, separator, target = entry.rpartition("=")
-        named.append((name + separator, _find_archive(model_store, target)))
+        named.append((name + separator, find_archive(model_store, target)))
     parents = {path.resolve().parent for _, path in named}
     if len(parents) == 1:
         return parents.pop(), tuple(f"{name}{path.name}" for name, path in named)
@@ -68,8 +68,12 @@ def _list_archives(folder: Path) -> list[str]:
     return sorted({path.name for path in folder.glob("*.mar")} | unpacked)
 
 
-def _find_archive(model_store: Path, target: str) -> Path:
-    """Finds an archive by its path, or by its name in the store with or without `.mar`."""
+def find_archive(model_store: Path, target: str) -> Path:
+    """Finds an archive by its path, or by its name in the store with or without `.mar`.
+
+    Raises:
+        WrongOption: there is none.
+    """
     path = Path(target)
     if (path.suffix == ".mar" and path.is_file()) or is_model_folder(path):
         return path
@@ -78,14 +82,13 @@ def _find_archive(model_store: Path, target: str) -> Path:
             f"{target} is a workflow, which only TorchServe runs; serve the .mar files of its "
             "models, and call them one after the other"
         )
-    if "/" in target:
-        raise WrongOption(f"there is no archive at {target}; `offpath archive` makes one")
     in_store = _list_archives(model_store)
     file = target if target.endswith(".mar") or target in in_store else f"{target}.mar"
-    if file not in in_store:
-        content = f"it has {', '.join(in_store)}" if in_store else "it has no archives"
-        raise WrongOption(f"there is no {file!r} in {model_store} ({content}); give a path instead")
-    return model_store / file
+    if file in in_store:
+        return model_store / file
+    content = f"it has {', '.join(in_store)}" if in_store else "it has no archives"
+    also = "" if "/" in target else f", and no {file!r} in {model_store} ({content})"
+    raise WrongOption(f"there is no archive at {target}{also}; `offpath archive` makes one")
 
 
 def _link(paths: Sequence[Path], links: Path) -> dict[Path, str]:

@@ -52,15 +52,16 @@ def test_kind_of_error_decides_the_exit_code(
     assert said in done.err
 
 
-def test_help_is_answered_without_importing_torch() -> None:
+def test_help_of_every_command_is_answered_without_importing_torch() -> None:
     program = """
 import sys
-from offpath.cli import run
-for arguments in (["--help"], ["archive", "-h"], ["predict", "-h"]):
+from offpath.cli import main, run
+from scripts.command_list import list_commands
+for path, _, _ in [("offpath", main, None), *list_commands(main, "offpath")]:
     try:
-        run(arguments)
+        run([*path.split()[1:], "-h"])
     except SystemExit as done:
-        assert (done.code, "torch" in sys.modules) == (0, False), arguments
+        assert (done.code, "torch" in sys.modules) == (0, False), path
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr

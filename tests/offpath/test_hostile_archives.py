@@ -19,12 +19,14 @@ from tests.support.hostile_archives import (
 from tests.support.no_processes import forbid_processes
 
 READERS = (
-    "archive --from hostile.mar --output out",
-    "check hostile.mar",
-    "export triton hostile.mar --output out",
-    "serve hostile.mar --once --front",
-    "bench compare --model hostile.mar --servers offpath",
-    "profile stages --mar hostile.mar",
+    "archive --from {} --output out",
+    "batch {} images out",
+    "bench compare --mar {} --servers offpath",
+    "check {}",
+    "export triton {} --output out",
+    "profile stages --mar {}",
+    "serve {} --once --front",
+    "tune --mar {} --p95-ms 100",
 )
 
 
@@ -50,12 +52,25 @@ KINDS = (
 def test_every_reader_refuses_it_and_runs_none_of_it(run: Run, tmp_path: Path, name: str) -> None:
     write_hostile(tmp_path, name)
     for reader in READERS:
-        done = run(*reader.split())
+        done = run(*reader.format("hostile.mar").split())
         assert done.code in (1, 2), (reader, done.err)
         said = done.out + done.err
         assert len(done.err.splitlines()) <= 3, (reader, done.err)
         assert not UNPRINTABLE.search(said.replace("\n", "")), reader
     assert [path.name for path in tmp_path.iterdir()] == ["hostile.mar"]
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.split()[0])
+def test_an_archive_is_a_path_or_a_name_of_the_store(run: Run, tmp_path: Path, reader: str) -> None:
+    store = Path(".offpath", "model-store")
+    store.mkdir(parents=True)
+    write_hostile(store, "no-zip")
+    for name in ("hostile", "hostile.mar", f"{store}/hostile.mar"):
+        done = run(*reader.format(name).split())
+        assert f"{store}/hostile.mar is not a TorchServe archive" in done.out + done.err, name
+    done = run(*reader.format("none").split())
+    assert done.code == 2
+    assert f"there is no archive at none, and no 'none.mar' in {store} (it has host" in done.err
 
 
 STOCK = {

@@ -36,7 +36,7 @@ def test_a_committed_result_is_shown_and_fits_80_columns(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_says_where_the_finished_part_is(number, tmp_path, capsys):
-    outputs = Outputs(tmp_path / "result.json")
+    outputs = Outputs(tmp_path / "result.json", None)
     make_compare().save(outputs.json_path)
     with pytest.raises(KeyboardInterrupt), keeping(outputs, "windows"):
         signal.raise_signal(number)
