@@ -22,12 +22,8 @@ from offpath.deploy.ray.ray_export import export_ray
 from offpath.deploy.triton.triton_export import export_triton
 from offpath.profiling.load.call import Call
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.servers.exported import (
-    RAY_PORT,
-    OffpathExportTriton,
-    OffpathRay,
-)
-from offpath.profiling.servers.triton import MODEL
+from offpath.profiling.servers.ray_serve import EXPORT_PORT, OffpathRay
+from offpath.profiling.servers.triton import MODEL, OffpathExportTriton
 
 MAX_DIFFERENCE = 1e-4
 
@@ -64,7 +60,7 @@ class Ray(OffpathRay):
 
     def build(self, folder: Path) -> None:
         output = folder / "application"
-        export_ray(self.archive, output, (1, 1), port=RAY_PORT)
+        export_ray(self.archive, output, (1, 1), port=EXPORT_PORT)
 
 
 class Triton(OffpathExportTriton):

@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from offpath.serving.client import IMAGE_CONTENT_TYPE
+
 
 def read_labels(reply: bytes) -> dict[str, float]:
     """Reads TorchServe's reply, label -> probability; raises ValueError on anything else."""
@@ -32,7 +34,4 @@ class Call:
 
     @property
     def all_headers(self) -> dict[str, str]:
-        # Imported here: programs of servers under test import this module and must stay small.
-        from offpath.serving.client import IMAGE_CONTENT_TYPE
-
         return {"Content-Type": IMAGE_CONTENT_TYPE, **self.headers}

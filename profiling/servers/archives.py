@@ -77,6 +77,13 @@ def build_offpath(model: ModelUnderTest, config: Mapping[str, Any], folder: Path
     return build_archive(spec, folder).path
 
 
+def build_for_export(model: ModelUnderTest, workers: int, batch_size: int, folder: Path) -> Path:
+    store = folder / "store"
+    store.mkdir()
+    keys = name_keys(batch_size=batch_size)
+    return build_offpath(model, {**offpath_config(model, workers), **keys}, store)
+
+
 def build_stock(model: ModelUnderTest, config: Mapping[str, Any] | None, folder: Path) -> Path:
     own = read_preprocessing(model)
     if own == STOCK_SETTINGS:

@@ -19,10 +19,8 @@ from offpath.errors import ExpectedError
 from offpath.profiling.load.call import Call
 from offpath.profiling.load.window import RunningServer
 from offpath.profiling.servers.adapter import PackagedAdapter
-from offpath.profiling.servers.mosec import MosecOffpathDecode
 from offpath.profiling.servers.server_process import is_ok, start_process
 from offpath.profiling.servers.torchserve import NGINX
-from offpath.profiling.servers.triton import TritonOffpathDecode
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.process.ports import resolve_ports
 from offpath.serving.server.server_settings import LOOPBACK
@@ -112,11 +110,3 @@ class BehindNginx(PackagedAdapter):
                     },
                     is_running=lambda: server.is_running() and nginx.is_running(),
                 )
-
-
-class MosecNginx(BehindNginx, MosecOffpathDecode):
-    name = "mosec-nginx"
-
-
-class TritonNginx(BehindNginx, TritonOffpathDecode):
-    name = "triton-nginx"

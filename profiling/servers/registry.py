@@ -29,11 +29,9 @@ from offpath.errors import WrongOption
 from offpath.handler.serving_settings import KEYS
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
-from offpath.profiling.servers.behind_nginx import MosecNginx, TritonNginx
 from offpath.profiling.servers.environments import Environment
-from offpath.profiling.servers.exported import OffpathExportTriton, OffpathRay
-from offpath.profiling.servers.mosec import Mosec, MosecOffpathDecode
-from offpath.profiling.servers.ray_serve import RayServe
+from offpath.profiling.servers.mosec import Mosec, MosecNginx, MosecOffpathDecode
+from offpath.profiling.servers.ray_serve import OffpathRay, RayServe
 from offpath.profiling.servers.torchserve import (
     TorchServeAdapter,
     as_it_is,
@@ -41,7 +39,12 @@ from offpath.profiling.servers.torchserve import (
     naive,
     ours,
 )
-from offpath.profiling.servers.triton import Triton, TritonOffpathDecode
+from offpath.profiling.servers.triton import (
+    OffpathExportTriton,
+    Triton,
+    TritonNginx,
+    TritonOffpathDecode,
+)
 from offpath.serving.server.server_settings import find_config, read_properties
 
 # Name -> maker(model, cores).

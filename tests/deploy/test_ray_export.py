@@ -15,7 +15,7 @@ import yaml
 from offpath.archive.mar_file import copy_mar, read_mar
 from offpath.deploy.ray.ray_export import export_ray
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.servers.exported import OffpathRay
+from offpath.profiling.servers.ray_serve import OffpathRay
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 CONFIG = "model-config.yaml"

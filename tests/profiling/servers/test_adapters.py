@@ -14,8 +14,9 @@ import pytest
 from offpath.archive.photographs import find_sources
 from offpath.profiling.experiments.compare import check_replies, make_checks
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.servers import confined, ray_serve
-from offpath.profiling.servers.adapter import VARIABLE, ProgramSettings, Start
+from offpath.profiling.servers import network_namespace, ray_serve
+from offpath.profiling.servers.adapter import Start
+from offpath.profiling.servers.programs.program_settings import VARIABLE, ProgramSettings
 from offpath.profiling.servers.registry import ENVIRONMENTS, make_servers
 from offpath.serving.process.processes import is_running
 
@@ -70,7 +71,7 @@ def test_ray_does_not_run_unconfined_unless_allowed(make, start, monkeypatch, tm
     assert "Ray listens on all addresses and nobody may" in server.why_not()
     monkeypatch.setenv(ray_serve.ALLOW_VARIABLE, "1")
     assert "not set up" in server.why_not()
-    assert confined.__file__ not in server.make_command(start)
+    assert network_namespace.__file__ not in server.make_command(start)
 
 
 @pytest.mark.slow
