@@ -17,9 +17,10 @@ def format_figure(value: float) -> str:
     return f"{value:,.{min(decimals, 6)}f}"
 
 
-def format_ms(seconds: float) -> str:
-    """Formats seconds as milliseconds without the unit, no finer than a microsecond."""
-    ms = 1e3 * seconds
+def format_ms(ms: float | None) -> str:
+    """Formats milliseconds without the unit, no finer than a microsecond; empty for None."""
+    if ms is None:
+        return ""
     return f"{ms:.3f}" if 0 < abs(ms) < 0.1 else format_figure(ms)
 
 

@@ -121,7 +121,7 @@ def make_server(
 ) -> TorchServeAdapter:
     """Returns a server of the archive with other settings; the prediction log is off."""
 
-    def copy(folder: Path, changed: Mapping[str, Any]) -> Path:
+    def copy(changed: Mapping[str, Any], folder: Path) -> Path:
         manifest = dict(archive.manifest)
         manifest["model"] = {**manifest["model"], "configFile": CONFIG}
         files = {MANIFEST: json.dumps(manifest), CONFIG: format_model_config(changed)}

@@ -178,7 +178,7 @@ def build_handler(
 
     model = load_model(model_name)
     if source == NAIVE:
-        return archives.build_naive(model, folder)
+        return archives.build_naive(model, {}, folder)
     log = {"prediction_log": dict(PREDICTION_LOG)} if has_log else {}
     config = archives.offpath_config(model, 1, threads=1, **log)
     config |= name_keys(batch_size=batch_size)

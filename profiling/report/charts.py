@@ -12,8 +12,7 @@ import math
 import re
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from itertools import cycle
@@ -328,12 +327,21 @@ def draw_svg(charts: Sequence[Chart], has_titles: bool) -> str:
 
 def render(charts: Sequence[Chart], has_titles: bool) -> str:
     """Draws all charts into one figure as SVG; equal charts give equal text."""
+    import matplotlib
+
+    # Without a window system.
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
     rows = [math.ceil(len(chart.names) / count_legend_columns(chart.names)) for chart in charts]
     heights = [
         chart.height_in + (LEGEND_ROW_PT * count + TITLE_PT * has_titles) / 72
         for chart, count in zip(charts, rows)
     ]
-    with plotting() as pyplot:
+    drawing = io.StringIO()
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        # The reader's browser has fonts for the letters that matplotlib lacks.
+        warnings.filterwarnings("ignore", "Glyph")
         figure = pyplot.figure(figsize=(WIDTH_IN, sum(heights)), layout="constrained")
         parts = figure.subfigures(len(charts), 1, height_ratios=heights, squeeze=False)
         for chart, part in zip(charts, parts[:, 0]):
@@ -345,19 +353,10 @@ def render(charts: Sequence[Chart], has_titles: bool) -> str:
         for artist in figure.findobj():
             # Nothing reaches beyond its axes, and matplotlib names clip paths by memory addresses.
             artist.set_clip_on(False)
-        drawing = save(figure)
+        unset = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(drawing, format="svg", transparent=True, metadata=unset)
         pyplot.close(figure)
-    return drawing
-
-
-def save(figure: Any) -> str:
-    buffer = io.StringIO()
-    with warnings.catch_warnings():
-        # The reader's browser has fonts for the letters that matplotlib lacks.
-        warnings.filterwarnings("ignore", "Glyph")
-        unset = ("Creator", "Date", "Format", "Type")
-        figure.savefig(buffer, format="svg", transparent=True, metadata=dict.fromkeys(unset))
-    return buffer.getvalue()
+    return drawing.getvalue()
 
 
 def add_legend(part: Any, panel: Any, title: str | None) -> None:
@@ -390,15 +389,3 @@ def count_legend_columns(names: Sequence[str]) -> int:
         if LEGEND_KEY_PT * columns + LEGEND_LETTER_PT * letters <= 72 * WIDTH_IN:
             return columns
     return 1
-
-
-@contextmanager
-def plotting() -> Iterator[Any]:
-    """Yields matplotlib's pyplot without a window system, in our style."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    with matplotlib.rc_context(STYLE):
-        yield pyplot

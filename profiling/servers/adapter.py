@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -163,7 +164,7 @@ class PackagedAdapter(Adapter):
             raise RuntimeError(f"server {self.name!r} was started before setup or prepare()")
         with tempfile.TemporaryDirectory(prefix="offpath-", ignore_cleanup_errors=True) as scratch:
             ports = tuple(resolve_ports(LOOPBACK, [0] * self.port_count))
-            start = Start(python, self._folder, Path(scratch), ports)
+            start, began_s = Start(python, self._folder, Path(scratch), ports), time.perf_counter()
             with start_process(
                 self.name,
                 self.make_command(start),
@@ -177,6 +178,7 @@ class PackagedAdapter(Adapter):
                     lambda: self._list_groups(process),
                     process.is_running,
                     process.log,
+                    began_s,
                 )
 
     def _list_groups(self, process: ServerProcess) -> Groups:

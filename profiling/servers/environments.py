@@ -119,21 +119,16 @@ class Environment:
 
 def shared_folders() -> list[str]:
     """Lists the folders of SHARED and our code, each once; ExpectedError if one is missing."""
-    found = {module: package_folder(module) for module in (*SHARED, OWN_PACKAGE)}
-    for module, folder in found.items():
-        if folder is None:
+    found = {}
+    for module in (*SHARED, OWN_PACKAGE):
+        spec = importlib.util.find_spec(module)
+        if spec is None or spec.origin is None:
             raise ExpectedError(
                 f"no {module} in {sys.prefix!r}: the servers under test share ours;"
                 " pip install 'torchserve-offpath[serve,bench]'"
             )
-    return list(dict.fromkeys(str(folder) for folder in found.values()))
-
-
-def package_folder(module: str) -> Path | None:
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
-        return None
-    return Path(spec.origin).resolve().parents[1]
+        found[str(Path(spec.origin).resolve().parents[1])] = module
+    return list(found)
 
 
 def shared_pins(requirements: Sequence[str]) -> list[str]:

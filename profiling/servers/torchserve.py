@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -47,10 +48,7 @@ NGINX = "nginx"
 
 
 def describe_running(
-    server: Server,
-    beside: Beside = Beside(),
-    began_s: float | None = None,
-    door: Door | None = None,
+    server: Server, door: Door | None, beside: Beside, began_s: float
 ) -> RunningServer:
     """Describes a ready TorchServe or Granian, perhaps behind a door."""
 
@@ -93,13 +91,12 @@ class TorchServeAdapter(Adapter):
     """
 
     name: str
-    build: Callable[[Path, Mapping[str, Any]], Path]
+    build: Callable[[Mapping[str, Any], Path], Path]
     archive_settings: Mapping[str, Any] = field(default_factory=dict)
     server: str = "torchserve"
     stock: bool = False
     overrides: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
-    call: Call = field(default_factory=Call)
     batch_size: int = BATCH_SIZE
     has_store: bool = False
     has_door: bool = False
@@ -126,6 +123,10 @@ class TorchServeAdapter(Adapter):
         return [archives.NAME, *(f"{archives.NAME}{n}" for n in range(2, self.models + 1))]
 
     @property
+    def call(self) -> Call:
+        return Call(more_paths=tuple(f"/predictions/{name}" for name in self.names[1:]))
+
+    @property
     def config(self) -> dict[str, Any]:
         """The model-config.yaml that the .mar gets; empty for none."""
         if not self.archive_settings:
@@ -146,28 +147,24 @@ class TorchServeAdapter(Adapter):
 
     def prepare(self, folder: Path) -> None:
         folder.mkdir(parents=True)
-        self.build(folder, self.config)
+        self.build(self.config, folder)
         self._store = folder
 
     @contextmanager
     def running(self) -> Iterator[RunningServer]:
-        if self.has_door:
-            settings = self._make_settings(Beside())
-            session = OneHostSession(lambda _: settings, DOOR, View())
-            try:
+        beside_it = run_put_store() if self.has_store else nullcontext(Beside())
+        with beside_it as beside, ExitStack() as stack:
+            began_s, settings = time.perf_counter(), self._make_settings(beside)
+            if self.has_door:
+                session = OneHostSession(lambda _: settings, DOOR, View())
+                stack.callback(session.stop)
                 session.start()
-                yield describe_running(session.rotation.current, door=session.door)
-            finally:
-                session.stop()
-            return
-        with run_put_store() if self.has_store else nullcontext(Beside()) as beside:
-            began_s = time.perf_counter()
-            server = make_server(self._make_settings(beside))
-            try:
+                yield describe_running(session.rotation.current, session.door, beside, began_s)
+            else:
+                server = make_server(settings)
+                stack.callback(server.stop)
                 start_checked(server)
-                yield describe_running(server, beside, began_s)
-            finally:
-                server.stop()
+                yield describe_running(server, None, beside, began_s)
 
     def _make_settings(self, beside: Beside) -> ServerSettings:
         if self._store is None:
@@ -185,6 +182,8 @@ class TorchServeAdapter(Adapter):
         )
 
 
+# Writes the .mar of a model with some settings into a folder.
+BuildModel = Callable[[ModelUnderTest, Mapping[str, Any], Path], Path]
 # Makes a server under test of a model and a number of cores.
 Make = Callable[[ModelUnderTest, int], TorchServeAdapter]
 
@@ -195,37 +194,14 @@ def ours(name: str, **settings: Any) -> Make:
     def make(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
         log = {"prediction_log": PREDICTION_LOG} if settings.get("has_store") else {}
         config = archives.offpath_config(model, cores, **log)
-        return TorchServeAdapter(
-            name,
-            lambda folder, asked: archives.build_offpath(model, asked, folder),
-            config,
-            **settings,
-        )
+        return TorchServeAdapter(name, partial(archives.build_offpath, model), config, **settings)
 
     return make
 
 
-def naive(name: str, has_store: bool = False) -> Make:
-    """Returns the maker of a typical first handler (`baselines/naive_handler.py`) on defaults.
-
-    It puts each prediction into the stand-in for S3, where one is beside it.
-    """
-    return lambda model, _: TorchServeAdapter(
-        name,
-        lambda folder, _: archives.build_naive(model, folder),
-        stock=True,
-        has_store=has_store,
-    )
-
-
-def as_it_is(name: str, **settings: Any) -> Make:
-    """Returns the maker of the stock image_classifier on a server's defaults, without batches."""
-    return lambda model, _: TorchServeAdapter(
-        name,
-        lambda folder, _: archives.build_stock(model, None, folder),
-        stock=True,
-        **settings,
-    )
+def as_it_is(name: str, build: BuildModel, **settings: Any) -> Make:
+    """Returns the maker of another handler's archive on a server's defaults, without batches."""
+    return lambda model, _: TorchServeAdapter(name, partial(build, model), stock=True, **settings)
 
 
 def make_stock_fixed(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
@@ -234,7 +210,7 @@ def make_stock_fixed(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
     del config["handler"]
     return TorchServeAdapter(
         "torchserve-fixed",
-        lambda folder, asked: archives.build_stock(model, asked, folder),
+        partial(archives.build_stock, model),
         config,
         stock=True,
         overrides={"vmargs": "-Xms2g -Xmx2g -XX:+UseParallelGC"},
