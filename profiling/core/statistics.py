@@ -1,6 +1,6 @@
 """Statistics over a run's raw rows; each of them is defined only here.
 
-`metrics.METRICS` are the figures of a window (one variant, cell and round). Over the rounds a
+`window_metrics.METRICS` are the figures of a window (one variant, cell and round). Over the rounds a
 figure has a median, a lowest and a highest value. Latency percentiles are those of all rounds'
 requests together.
 """
@@ -14,8 +14,8 @@ from typing import Any
 
 import polars as pl
 
-from offpath.profiling.core.metrics import METRICS, OK, REPLIES, Limits, add_decode_limit
 from offpath.profiling.core.run import Cell, Run
+from offpath.profiling.core.window_metrics import METRICS, OK, REPLIES, Limits, add_decode_limit
 
 KEY_SCHEMA: dict[str, Any] = {
     **dict.fromkeys(("variant", "workload"), pl.String),

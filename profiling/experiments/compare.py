@@ -21,12 +21,13 @@ import httpx
 
 from offpath.errors import ExpectedError
 from offpath.handler.process.host_limits import count_cores
-from offpath.profiling.core.metrics import DECODE, FORWARD
 from offpath.profiling.core.run import Cell, Figures, Observer, Run
+from offpath.profiling.core.window_metrics import DECODE, FORWARD
 from offpath.profiling.core.workplace import work_folder
-from offpath.profiling.load.call import Call
+from offpath.profiling.load.client_call import Call
+from offpath.profiling.load.core_limits import LimitMeter
 from offpath.profiling.load.generators import Load, check_generator
-from offpath.profiling.load.limits import LimitMeter
+from offpath.profiling.load.load_window import RunningServer, WindowWatcher, measure_load
 from offpath.profiling.load.model_under_test import (
     ExpectedReply,
     ModelUnderTest,
@@ -34,10 +35,9 @@ from offpath.profiling.load.model_under_test import (
     load_model,
     name_model,
 )
-from offpath.profiling.load.window import RunningServer, WindowWatcher, measure_load
 from offpath.profiling.load.workload import load_workload
-from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.registry import make_servers
+from offpath.profiling.servers.server_adapter import BATCH_SIZE, Adapter
 
 PHOTOGRAPHS_CHECKED = 4
 # Bound of the difference between DCT-scaled and exact decoding.

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from offpath.profiling.core.doubts import find_doubts
 from offpath.profiling.core.figures import format_figure
-from offpath.profiling.core.metrics import METRICS, OK, is_limit
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.statistics import LATENCY, PERCENTILES, Spread, Summary
+from offpath.profiling.core.window_metrics import METRICS, OK, is_limit
 from offpath.profiling.report.charts import (
     Bar,
     BarChart,

@@ -27,8 +27,8 @@ from offpath.profiling.core.run import Cell, Observer, Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.core.workplace import work_folder
 from offpath.profiling.load.generators import Load
+from offpath.profiling.load.load_window import WindowWatcher, measure_load
 from offpath.profiling.load.model_under_test import identify_archive
-from offpath.profiling.load.window import WindowWatcher, measure_load
 from offpath.profiling.load.workload import Workload, load_workload
 from offpath.profiling.report.charts import Bar, BarChart
 from offpath.profiling.report.document import Document, Section, describe_run, format_table

@@ -33,8 +33,8 @@ from offpath.profiling.core.figures import format_figure
 from offpath.profiling.core.run import Cell, Observer, Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.load.generators import Load
+from offpath.profiling.load.load_window import RunningServer, WindowWatcher, measure_load
 from offpath.profiling.load.prometheus import Snapshot, read_metrics
-from offpath.profiling.load.window import RunningServer, WindowWatcher, measure_load
 from offpath.profiling.load.workload import Workload, load_workload
 from offpath.profiling.profilers.profile_report import ACCOUNT, Profiled, draw_bars
 from offpath.profiling.report.document import Document, Section, describe_run, format_table

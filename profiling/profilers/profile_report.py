@@ -26,7 +26,7 @@ from offpath.profiling.core.figures import format_figure, format_ms, format_shar
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.profilers.collector import BatchSample, FunctionSample, LineSample
-from offpath.profiling.profilers.threads import PROFILERS
+from offpath.profiling.profilers.handler_profilers import PROFILERS
 from offpath.profiling.report.charts import Bar, BarChart, Chart
 from offpath.profiling.report.document import (
     Document,

@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from offpath.errors import ExpectedError
-from offpath.profiling.load.call import Call
-from offpath.profiling.load.window import RunningServer
-from offpath.profiling.servers.adapter import PackagedAdapter
+from offpath.profiling.load.client_call import Call
+from offpath.profiling.load.load_window import RunningServer
+from offpath.profiling.servers.server_adapter import PackagedAdapter
 from offpath.profiling.servers.server_process import is_ok, start_process
 from offpath.profiling.servers.torchserve import NGINX
 from offpath.serving.front.nginx import find_nginx

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from offpath.profiling.servers.adapter import PackagedAdapter, Start
 from offpath.profiling.servers.behind_nginx import BehindNginx
 from offpath.profiling.servers.environments import Environment
+from offpath.profiling.servers.server_adapter import PackagedAdapter, Start
 from offpath.serving.server.server_settings import LOOPBACK
 
 # The load gives a request up after this time too, so that a slow model's queue is measured.

@@ -12,11 +12,11 @@ import secrets
 from pathlib import Path
 
 from offpath.deploy.ray.ray_export import export_ray
-from offpath.profiling.servers.adapter import PackagedAdapter, Start
 from offpath.profiling.servers.archives import NAME, build_for_export
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.network_namespace import confine, why_no_namespace
 from offpath.profiling.servers.programs.program_settings import READY
+from offpath.profiling.servers.server_adapter import PackagedAdapter, Start
 
 # In a namespace of its own every port is free.
 EXPORT_PORT = 8000

@@ -28,11 +28,11 @@ from offpath.archive.model_config import load_yaml, make_model_config
 from offpath.errors import WrongOption
 from offpath.handler.serving_settings import KEYS
 from offpath.profiling.load.model_under_test import ModelUnderTest
-from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.archives import build_naive, build_stock
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.mosec import Mosec, MosecNginx, MosecOffpathDecode
 from offpath.profiling.servers.ray_serve import OffpathRay, RayServe
+from offpath.profiling.servers.server_adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.torchserve import (
     TorchServeAdapter,
     as_it_is,

@@ -16,17 +16,17 @@ from typing import Any
 
 from offpath.errors import ExpectedError
 from offpath.handler.serving_settings import name_keys
-from offpath.profiling.load.call import Call
+from offpath.profiling.load.client_call import Call
+from offpath.profiling.load.load_window import BESIDE, Groups, RunningServer
 from offpath.profiling.load.model_under_test import ModelUnderTest
-from offpath.profiling.load.window import BESIDE, Groups, RunningServer
 from offpath.profiling.servers import archives
-from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.put_store import (
     PREDICTION_LOG,
     PUT_LATENCY_MS,
     Beside,
     run_put_store,
 )
+from offpath.profiling.servers.server_adapter import BATCH_SIZE, Adapter
 from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx

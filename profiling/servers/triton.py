@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 
 from offpath.deploy.triton.triton_export import export_triton
-from offpath.profiling.load.call import Call
-from offpath.profiling.servers.adapter import (
+from offpath.profiling.load.client_call import Call
+from offpath.profiling.servers.archives import build_for_export
+from offpath.profiling.servers.behind_nginx import BehindNginx
+from offpath.profiling.servers.environments import Environment
+from offpath.profiling.servers.server_adapter import (
     MAX_BATCH_DELAY_MS,
     PROGRAMS,
     PackagedAdapter,
     Start,
 )
-from offpath.profiling.servers.archives import build_for_export
-from offpath.profiling.servers.behind_nginx import BehindNginx
-from offpath.profiling.servers.environments import Environment
 from offpath.serving.server.server_settings import LOOPBACK
 
 MODEL = "classifier"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.process.host_limits import count_cores
-from offpath.profiling.load.limits import LimitMeter
+from offpath.profiling.load.core_limits import LimitMeter
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.load.workload import load_workload
 from offpath.profiling.servers import archives

@@ -15,9 +15,9 @@ from offpath.archive.photographs import find_sources
 from offpath.profiling.experiments.compare import check_replies, make_checks
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers import network_namespace, ray_serve
-from offpath.profiling.servers.adapter import Start
 from offpath.profiling.servers.programs.program_settings import VARIABLE, ProgramSettings
 from offpath.profiling.servers.registry import ENVIRONMENTS, make_servers
+from offpath.profiling.servers.server_adapter import Start
 from offpath.serving.process.processes import is_running
 
 PYTHON = Path("/environment/bin/python")

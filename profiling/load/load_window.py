@@ -31,7 +31,7 @@ BESIDE = "beside"
 
 @dataclass(frozen=True)
 class RunningServer:
-    """A server that answers; `servers.adapter.Adapter.running` gives one.
+    """A server that answers; `servers.server_adapter.Adapter.running` gives one.
 
     Attributes:
         groups: returns process ids by group, for CPU and memory: `frontend`, `workers`, maybe

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from offpath.handler.process.host_limits import count_cores
-from offpath.profiling.load.call import Call
+from offpath.profiling.load.client_call import Call
+from offpath.profiling.load.load_window import Groups, RunningServer
 from offpath.profiling.load.model_under_test import ModelUnderTest
-from offpath.profiling.load.window import Groups, RunningServer
 from offpath.profiling.servers import network_namespace
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.programs.program_settings import ProgramSettings

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from offpath.errors import ExpectedError
-from offpath.profiling.load.limits import LimitMeter
+from offpath.profiling.load.core_limits import LimitMeter
 from offpath.profiling.load.workload import WorkloadSpec, encode_all
 
 TINY = WorkloadSpec("tiny", (120, 80), 6_000, count=3)
