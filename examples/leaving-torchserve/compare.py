@@ -20,7 +20,7 @@ from offpath.archive.mar_file import read_mar
 from offpath.archive.photographs import BUNDLED
 from offpath.deploy.ray.ray_export import export_ray
 from offpath.deploy.triton.triton_export import export_triton
-from offpath.profiling.load.client_call import Call
+from offpath.profiling.load.generators import Call
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.ray_serve import EXPORT_PORT, OffpathRay
 from offpath.profiling.servers.triton import MODEL, OffpathExportTriton

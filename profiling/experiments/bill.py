@@ -161,8 +161,7 @@ def read_rates(path: Path, workload: str | None) -> tuple[dict[str, float], bool
     # Imported here, because the published bill needs no polars.
     from offpath.profiling.core.doubts import find_doubts
     from offpath.profiling.core.run import load_run
-    from offpath.profiling.core.statistics import Summary
-    from offpath.profiling.core.window_metrics import is_limit
+    from offpath.profiling.core.statistics import Summary, is_limit
 
     run = load_run(path)
     measured = list(run.workloads)

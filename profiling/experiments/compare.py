@@ -22,11 +22,10 @@ import httpx
 from offpath.errors import ExpectedError
 from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.core.run import Cell, Figures, Observer, Run
-from offpath.profiling.core.window_metrics import DECODE, FORWARD
+from offpath.profiling.core.statistics import DECODE, FORWARD
 from offpath.profiling.core.workplace import work_folder
-from offpath.profiling.load.client_call import Call
 from offpath.profiling.load.core_limits import LimitMeter
-from offpath.profiling.load.generators import Load, check_generator
+from offpath.profiling.load.generators import Call, Load, check_generator
 from offpath.profiling.load.load_window import RunningServer, WindowWatcher, measure_load
 from offpath.profiling.load.model_under_test import (
     ExpectedReply,

@@ -15,8 +15,15 @@ from typing import NamedTuple
 from offpath.profiling.core.doubts import find_doubts
 from offpath.profiling.core.figures import format_figure
 from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.core.statistics import LATENCY, PERCENTILES, Spread, Summary
-from offpath.profiling.core.window_metrics import METRICS, OK, is_limit
+from offpath.profiling.core.statistics import (
+    LATENCY,
+    METRICS,
+    OK,
+    PERCENTILES,
+    Spread,
+    Summary,
+    is_limit,
+)
 from offpath.profiling.report.charts import (
     Bar,
     BarChart,
@@ -224,7 +231,7 @@ def draw_lines(
     ]
     if not series:
         return []
-    return [LineChart(title, "clients", unit, series, log_x=True, log_y=log_y, bound=bound)]
+    return [LineChart(title, "clients", unit, series, log_y, bound)]
 
 
 def is_ours(variant: str) -> bool:

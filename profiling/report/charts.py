@@ -177,7 +177,7 @@ class Series:
 
 @dataclass(frozen=True)
 class LineChart(Chart):
-    """Lines with markers; a few x values become the ticks of a logarithmic axis.
+    """Lines with markers; a few x values become the ticks of their logarithmic axis.
 
     Attributes:
         bound: y value and name of a dashed horizontal line.
@@ -186,7 +186,6 @@ class LineChart(Chart):
     x_label: str
     y_label: str
     series: Sequence[Series]
-    log_x: bool = False
     log_y: bool = False
     bound: tuple[float, str] | None = None
 
@@ -201,10 +200,9 @@ class LineChart(Chart):
 
     def draw(self, panel: Any) -> None:
         for index, series in enumerate(self.series):
-            points = [point for point in series.points if self._has_place(point)]
             panel.plot(
-                [x for x, _ in points],
-                [y for _, y in points],
+                [x for x, _ in series.points],
+                [y for _, y in series.points],
                 color=PALETTE[SERIES[index % len(SERIES)]],
                 marker=MARKERS[index % len(MARKERS)],
                 markersize=3,
@@ -216,8 +214,7 @@ class LineChart(Chart):
         if self.bound:
             panel.axhline(self.bound[0], label=self.bound[1], **DASHED)
         xs = sorted({x for series in self.series for x, _ in series.points})
-        if self.log_x:
-            scale_logarithmically(panel, "x", xs)
+        scale_logarithmically(panel, "x", xs)
         if self.log_y:
             scale_logarithmically(panel, "y", ())
         else:
@@ -225,12 +222,6 @@ class LineChart(Chart):
         panel.set_xlabel(self.x_label, loc="right")
         panel.set_ylabel(self.y_label)
         panel.grid()
-
-    def _has_place(self, point: Point) -> bool:
-        """Tells whether a point can be drawn: finite, and above 0 on a logarithmic axis."""
-        x, y = point
-        finite = math.isfinite(x) and math.isfinite(y)
-        return finite and (x > 0 or not self.log_x) and (y > 0 or not self.log_y)
 
 
 def name_bars(panel: Any, unit: str, labels: Sequence[str], texts: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from offpath.errors import ExpectedError
-from offpath.profiling.load.client_call import Call
+from offpath.profiling.load.generators import Call
 from offpath.profiling.load.load_window import RunningServer
 from offpath.profiling.servers.server_adapter import PackagedAdapter
 from offpath.profiling.servers.server_process import is_ok, start_process
@@ -81,8 +81,9 @@ class BehindNginx(PackagedAdapter):
             return str(error)
         return super().why_not()
 
-    def make_call(self) -> Call:
-        call = super().make_call()
+    @property
+    def call(self) -> Call:
+        call = super().call
         return replace(call, headers={**call.headers, "Authorization": TOKEN})
 
     @contextmanager

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from offpath.handler.process.host_limits import count_cores
-from offpath.profiling.load.client_call import Call
+from offpath.profiling.load.generators import Call
 from offpath.profiling.load.load_window import Groups, RunningServer
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.servers import network_namespace
@@ -47,8 +47,12 @@ class Adapter(ABC):
     """
 
     name: str
-    call: Call
     batch_size: int
+
+    @property
+    def call(self) -> Call:
+        """How a client calls the server; by default as it calls TorchServe."""
+        return Call()
 
     @property
     @abstractmethod
@@ -127,7 +131,6 @@ class PackagedAdapter(Adapter):
     def __init__(self, model: ModelUnderTest, workers: int) -> None:
         self.model, self.workers = model, workers
         self.batch_size = BATCH_SIZE
-        self.call = self.make_call()
         self._folder: Path | None = None
 
     @property
@@ -195,10 +198,6 @@ class PackagedAdapter(Adapter):
     def make_command(self, start: Start) -> list[str]:
         """Returns the server's command line; by default its program in PROGRAMS."""
         return [str(start.python), str(PROGRAMS / self.program)]
-
-    def make_call(self) -> Call:
-        """Returns how a client calls the server; by default as it calls TorchServe."""
-        return Call()
 
     def build(self, folder: Path) -> None:
         """Writes what a start needs; nothing by default."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from offpath.errors import ExpectedError
 from offpath.handler.serving_settings import name_keys
-from offpath.profiling.load.client_call import Call
+from offpath.profiling.load.generators import Call
 from offpath.profiling.load.load_window import BESIDE, Groups, RunningServer
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.servers import archives

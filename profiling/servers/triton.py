@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from offpath.deploy.triton.triton_export import export_triton
-from offpath.profiling.load.client_call import Call
+from offpath.profiling.load.generators import Call
 from offpath.profiling.servers.archives import build_for_export
 from offpath.profiling.servers.behind_nginx import BehindNginx
 from offpath.profiling.servers.environments import Environment
@@ -101,7 +101,8 @@ class Triton(PackagedAdapter):
     def settings(self) -> dict[str, Any]:
         return super().settings | {"version": "tritonserver 2.51, python backend"}
 
-    def make_call(self) -> Call:
+    @property
+    def call(self) -> Call:
         return Call(RAW_BODY, read_reply=read_outputs)
 
     def why_not(self) -> str | None:
