@@ -77,9 +77,10 @@ class Triton(OffpathExportTriton):
 @contextmanager
 def run_export(server: Ray | Triton) -> Iterator[Served]:
     """Exports the archive and runs the server with it."""
-    with tempfile.TemporaryDirectory() as folder:
-        server.prepare(Path(folder) / "export")
-        with server.running() as running:
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "export"
+        server.prepare(folder)
+        with server.running(folder) as running:
             yield running.predict_url, server.call
 
 

@@ -131,20 +131,14 @@ class Run:
 
     def add(self, round_: int, variant: str, cell: Cell, figures: Figures) -> None:
         for metric, figure in figures.items():
-            values = figure if isinstance(figure, Sequence) else None
-            self.rows.append(
-                Row(
-                    round=round_,
-                    variant=variant,
-                    workload=cell.workload,
-                    clients=cell.clients,
-                    batch_size=cell.batch_size,
-                    metric=metric,
-                    unit=unit_of(metric),
-                    value=None if isinstance(figure, Sequence) else float(figure),
-                    values=(None if values is None else [round(v, DECIMALS) for v in values]),
-                )
-            )
+            value, values = None, None
+            if isinstance(figure, Sequence):
+                values = [round(one, DECIMALS) for one in figure]
+            else:
+                value = float(figure)
+            place = (cell.workload, cell.clients, cell.batch_size)
+            row = Row(round_, variant, *place, metric, unit_of(metric), value, values)
+            self.rows.append(row)
 
     def has_failed(self, variant: str) -> bool:
         return any(failure.variant == variant for failure in self.failures)

@@ -30,7 +30,7 @@ PERCENTILES: tuple[float, ...] = (50, 90, 95, 99, 99.9)
 LATENCY = "latency_ms"
 LIMIT = "limit:"
 DECODE, FORWARD = f"{LIMIT}decode", f"{LIMIT}forward"
-# Column of `add_decode_limit`: images per second of decoding alone.
+# Column of `derive`: images per second of decoding alone.
 DECODE_RATE = "decode_limit"
 OK = "replies_200"
 # Replies by HTTP status are `replies_<status>`; requests without a reply are `replies_none`.
@@ -76,14 +76,6 @@ class Limits:
         if both and both < decode / 2:
             return both, "decode + eager forward"
         return decode, "decode alone"
-
-
-def add_decode_limit(windows: pl.DataFrame) -> pl.DataFrame:
-    """Returns the windows with DECODE_RATE of their workload."""
-    limits = Limits(windows)
-    rates = {workload: limits.decode(workload) for workload in windows["workload"].unique()}
-    rate = pl.col("workload").replace_strict(rates, return_dtype=pl.Float64)
-    return windows.with_columns(rate.alias(DECODE_RATE))
 
 
 @dataclass(frozen=True)
@@ -156,7 +148,10 @@ def derive(frame: pl.DataFrame) -> pl.DataFrame:
     if single.is_empty():
         return pl.DataFrame(schema={"round": pl.Int64, **KEY_SCHEMA})
     wide = single.pivot(on="metric", index=["round", *KEYS], values="value")
-    wide = add_decode_limit(wide)
+    limits = Limits(wide)
+    rates = {workload: limits.decode(workload) for workload in wide["workload"].unique()}
+    rate = pl.col("workload").replace_strict(rates, return_dtype=pl.Float64)
+    wide = wide.with_columns(rate.alias(DECODE_RATE))
     for metric in METRICS:
         # A run without the raw metrics has no such figure.
         with contextlib.suppress(pl.exceptions.PolarsError):

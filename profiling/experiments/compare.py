@@ -183,25 +183,32 @@ class Comparison:
     """A run of servers and limits.
 
     `save` is called with the run before anything is built (it may refuse to go on), and with what
-    was measured so far after each cell.
+    was measured so far after each cell. Everything that is built goes into `folder`.
 
     Raises:
         ExpectedError: no such generator, photographs, model or server.
     """
 
-    def __init__(self, choices: Choices, observer: Observer, save: Callable[[Run], None]) -> None:
-        self._choices, self._observer, self._save = choices, observer, save
+    def __init__(
+        self,
+        choices: Choices,
+        run: Run,
+        observer: Observer,
+        save: Callable[[Run], None],
+        folder: Path,
+    ) -> None:
+        self._choices, self._run, self._folder = choices, run, folder
+        self._observer, self._save = observer, save
         check_generator(choices.load)
-        self.run = Run(NAME, choices.command, choices.settings)
         model = load_model(choices.model)
         # Refused before photographs are made, which takes a minute.
         self._servers = {adapter.name: adapter for adapter in self._find_servers(model)}
         self._workloads = {n: load_workload(n, observer.on_step) for n in choices.workloads}
         self._checks = {n: make_checks(model, it.read()) for n, it in self._workloads.items()}
-        self.run.workloads.update({name: it.facts for name, it in self._workloads.items()})
-        self.run.variants.update({DECODE: {}, FORWARD: {}})
+        self._run.workloads.update({name: it.facts for name, it in self._workloads.items()})
+        self._run.variants.update({DECODE: {}, FORWARD: {}})
         for name, adapter in self._servers.items():
-            self.run.variants[name] = adapter.settings
+            self._run.variants[name] = adapter.settings
         # Servers that run side by side.
         self._kept: dict[str, Started] = {}
         self._done = 0
@@ -211,7 +218,7 @@ class Comparison:
 
         Raises ExpectedError if none of them can run.
         """
-        choices, runnable, not_run = self._choices, [], self.run.not_run
+        choices, runnable, not_run = self._choices, [], self._run.not_run
         workers = choices.workers or count_cores()
         for adapter in make_servers(
             choices.servers, model, workers, choices.variants, choices.batch_size
@@ -227,24 +234,23 @@ class Comparison:
             raise ExpectedError(f"none of the servers can run here: {reasons}")
         return runnable
 
-    def take_rounds(self, folder: Path) -> None:
-        """Measures everything; what is built goes into `folder`."""
-        self._save(self.run)
+    def take_rounds(self) -> None:
+        self._save(self._run)
         for name, adapter in self._servers.items():
             self._observer.on_step(f"{name}: build")
-            with self.run.leaving_out(0, name, self._observer):
-                adapter.prepare(folder / name)
+            with self._run.leaving_out(0, name, self._observer):
+                adapter.prepare(self._folder / name)
         meter = LimitMeter(self._choices.model, count_cores(), LIMIT_BATCH_SIZE, LIMIT_SECONDS)
         with meter, ExitStack() as stack:
             for round_ in range(self._choices.rounds):
-                if not self.run.has_failed(DECODE):
-                    with self.run.leaving_out(round_, DECODE, self._observer):
+                if not self._run.has_failed(DECODE):
+                    with self._run.leaving_out(round_, DECODE, self._observer):
                         self._measure_limits(round_, meter)
                 for name in self._servers:
-                    if not self.run.has_failed(name):
-                        with self.run.leaving_out(round_, name, self._observer):
+                    if not self._run.has_failed(name):
+                        with self._run.leaving_out(round_, name, self._observer):
                             self._take_turn(round_, name, stack)
-                        self._save(self.run)
+                        self._save(self._run)
 
     def _take_turn(self, round_: int, name: str, stack: ExitStack) -> None:
         with ExitStack() as turn:
@@ -263,10 +269,10 @@ class Comparison:
         """Starts a server, and measures the time until its first answer."""
         self._say(round_, name, "start")
         adapter, first = self._servers[name], next(iter(self._checks.values()))[:1]
-        with adapter.running() as running:
+        with adapter.running(self._folder / name) as running:
             check_replies(name, running.predict_url, adapter.call, first)
             ready_s = round(time.perf_counter() - running.began_s, 2)
-            self.run.add(round_, name, START, {"ready_s": ready_s})
+            self._run.add(round_, name, START, {"ready_s": ready_s})
             yield Started(running)
 
     def _measure_limits(self, round_: int, meter: LimitMeter) -> None:
@@ -280,13 +286,13 @@ class Comparison:
         self._observer.on_step(f"round {round_ + 1}/{self._choices.rounds}: {name}: {text}")
 
     def _add(self, round_: int, name: str, cell: Cell, figures: Figures) -> None:
-        self.run.add(round_, name, cell, figures)
+        self._run.add(round_, name, cell, figures)
         self._done += 1
-        going = [name for name in self._servers if not self.run.has_failed(name)]
+        going = [name for name in self._servers if not self._run.has_failed(name)]
         in_round = len(self._workloads) + 1 + len(going) * len(self._choices.cells)
         total = max(self._done, self._choices.rounds * in_round)
         self._observer.on_progress(self._done, total)
-        self._save(self.run)
+        self._save(self._run)
 
     def _measure(self, name: str, started: Started, cell: Cell) -> Figures:
         call, load, workload = self._servers[name].call, self._choices.load, cell.workload
@@ -316,7 +322,7 @@ def run_compare(choices: Choices, observer: Observer, save: Callable[[Run], None
 
     What was built is kept where something failed.
     """
-    comparison = Comparison(choices, observer, save)
-    with work_folder(lambda: bool(comparison.run.failures)) as folder:
-        comparison.take_rounds(folder)
-    return comparison.run
+    run = Run(NAME, choices.command, choices.settings)
+    with work_folder(lambda: bool(run.failures)) as folder:
+        Comparison(choices, run, observer, save, folder).take_rounds()
+    return run

@@ -87,10 +87,10 @@ class BehindNginx(PackagedAdapter):
         return replace(call, headers={**call.headers, "Authorization": TOKEN})
 
     @contextmanager
-    def running(self) -> Iterator[RunningServer]:
+    def running(self, folder: Path) -> Iterator[RunningServer]:
         (port,) = resolve_ports(LOOPBACK, [0])
         address = f"{LOOPBACK}:{port}"
-        with super().running() as server, TemporaryDirectory(prefix="offpath-") as scratch:
+        with super().running(folder) as server, TemporaryDirectory(prefix="offpath-") as scratch:
             rival, slash, path = server.predict_url.removeprefix("http://").partition("/")
             config = Path(scratch) / "nginx.conf"
             config.write_text(

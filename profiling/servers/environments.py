@@ -77,9 +77,12 @@ class Environment:
     def packages(self) -> Path:
         return site_packages(self.folder)
 
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
     def find(self) -> Path | None:
-        folder = self.folder
-        return folder / "bin" / "python" if (folder / WHOLE_FILE).exists() else None
+        return self.python if (self.folder / WHOLE_FILE).exists() else None
 
     def ensure(self) -> Path:
         """Installs the environment where that was not done, and returns its Python.
@@ -100,11 +103,11 @@ class Environment:
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
-        return folder / "bin" / "python"
+        return self.python
 
     def _install(self, folder: Path) -> None:
         command = [
-            *(str(folder / "bin" / "python"), "-m", "pip", "install"),
+            *(str(self.python), "-m", "pip", "install"),
             *("--disable-pip-version-check", "--no-input", "--progress-bar", "off"),
             *("-c", str(folder / CONSTRAINTS_FILE), *self.requirements),
         ]

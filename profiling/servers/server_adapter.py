@@ -70,8 +70,10 @@ class Adapter(ABC):
         """Builds what a start needs, once, into a folder of its own; may raise ExpectedError."""
 
     @abstractmethod
-    def running(self) -> AbstractContextManager[RunningServer]:
-        """Starts the server and waits until it is ready; ends it without leaving a process.
+    def running(self, folder: Path) -> AbstractContextManager[RunningServer]:
+        """Starts the server that `prepare` built into a folder, and waits until it is ready.
+
+        It ends without leaving a process.
 
         Raises:
             ExpectedError: it does not start (a port that is taken, a model that does not load).
@@ -131,7 +133,6 @@ class PackagedAdapter(Adapter):
     def __init__(self, model: ModelUnderTest, workers: int) -> None:
         self.model, self.workers = model, workers
         self.batch_size = BATCH_SIZE
-        self._folder: Path | None = None
 
     @property
     def threads(self) -> int:
@@ -158,16 +159,13 @@ class PackagedAdapter(Adapter):
     def prepare(self, folder: Path) -> None:
         folder.mkdir(parents=True)
         self.build(folder)
-        self._folder = folder
 
     @contextmanager
-    def running(self) -> Iterator[RunningServer]:
-        python = self.environment.find()
-        if self._folder is None or python is None:
-            raise RuntimeError(f"server {self.name!r} was started before setup or prepare()")
+    def running(self, folder: Path) -> Iterator[RunningServer]:
         with tempfile.TemporaryDirectory(prefix="offpath-", ignore_cleanup_errors=True) as scratch:
             ports = tuple(resolve_ports(LOOPBACK, [0] * self.port_count))
-            start, began_s = Start(python, self._folder, Path(scratch), ports), time.perf_counter()
+            start = Start(self.environment.python, folder, Path(scratch), ports)
+            began_s = time.perf_counter()
             with start_process(
                 self.name,
                 self.make_command(start),

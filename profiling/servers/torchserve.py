@@ -101,7 +101,6 @@ class TorchServeAdapter(Adapter):
     has_store: bool = False
     has_door: bool = False
     models: int = 1
-    _store: Path | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -148,13 +147,12 @@ class TorchServeAdapter(Adapter):
     def prepare(self, folder: Path) -> None:
         folder.mkdir(parents=True)
         self.build(self.config, folder)
-        self._store = folder
 
     @contextmanager
-    def running(self) -> Iterator[RunningServer]:
+    def running(self, folder: Path) -> Iterator[RunningServer]:
         beside_it = run_put_store() if self.has_store else nullcontext(Beside())
         with beside_it as beside, ExitStack() as stack:
-            began_s, settings = time.perf_counter(), self._make_settings(beside)
+            began_s, settings = time.perf_counter(), self._make_settings(folder, beside)
             if self.has_door:
                 session = OneHostSession(lambda _: settings, DOOR, View())
                 stack.callback(session.stop)
@@ -166,17 +164,15 @@ class TorchServeAdapter(Adapter):
                 start_checked(server)
                 yield describe_running(server, None, beside, began_s)
 
-    def _make_settings(self, beside: Beside) -> ServerSettings:
-        if self._store is None:
-            raise RuntimeError(f"server {self.name!r} was started before prepare()")
+    def _make_settings(self, store: Path, beside: Beside) -> ServerSettings:
         return ServerSettings(
-            model_store=self._store,
+            model_store=store,
             models=tuple(f"{name}={ARCHIVE}" for name in self.names),
             server=self.server,
             stock=self.stock,
             inference_port=0,
             metrics_port=0,
-            log_dir=self._store / "logs",
+            log_dir=store / "logs",
             overrides=self.overrides,
             env={**self.env, **beside.env},
         )

@@ -112,8 +112,9 @@ def running(tmp_path_factory):
     server = OffpathRay(replace(model, source=source), 2)
     if server.why_not() is not None:
         pytest.skip(server.why_not())
-    server.prepare(tmp_path_factory.mktemp("ray") / "folder")
-    with server.running() as running:
+    folder = tmp_path_factory.mktemp("ray") / "folder"
+    server.prepare(folder)
+    with server.running(folder) as running:
         yield running
 
 
