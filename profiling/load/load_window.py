@@ -54,7 +54,7 @@ def add_up(groups: Groups, of_process: Callable[[int], float]) -> dict[str, floa
     def read(pid: int) -> float:
         try:
             return of_process(pid)
-        except (psutil.NoSuchProcess, OSError):
+        except (psutil.Error, OSError):
             return 0
 
     return {name: sum(map(read, pids)) for name, pids in groups.items()}
@@ -76,9 +76,7 @@ def read_pss_bytes(pid: int) -> int:
     The sum over groups is right, except that a page shared with a process outside the groups counts
     only in part.
     """
-    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    found = [line for line in text.splitlines() if line.startswith("Pss:")]
-    return 1024 * int(found[0].split()[1]) if found else 0
+    return int(psutil.Process(pid).memory_full_info().pss)
 
 
 class WindowWatcher:

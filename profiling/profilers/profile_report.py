@@ -275,18 +275,6 @@ def format_functions(handler: Profiled) -> str:
     return format_table(columns, rows, title=handler.name, words=2)
 
 
-def show_stages(handlers: Handlers, charts: Sequence[Chart]) -> list[Section]:
-    return [
-        Section("Handlers", format_overview(handlers)),
-        Section("Stages", charts=charts, note="Means of all batches."),
-        Section(
-            "Stages in figures",
-            join_blocks(*map(format_stages, handlers)),
-            note="Means add up to the total.",
-        ),
-    ]
-
-
 def show_lines(handlers: Handlers) -> list[Section]:
     """Shows the lines of each handler's own files; those of ours are folded where it has any."""
     shown: list[str] = []
@@ -303,8 +291,18 @@ def show_lines(handlers: Handlers) -> list[Section]:
     ]
 
 
-def show_functions(handlers: Handlers) -> list[Section]:
-    return [
+def document_of(run: Run, baseline: str | None) -> Document:
+    """Makes the document of a profile of handlers; the default baseline is the first handler."""
+    handlers = read_profile(run, baseline)
+    charts = draw_bars(handlers, "Milliseconds per image", STAGE)
+    sections = [
+        Section("Handlers", format_overview(handlers)),
+        Section("Stages", charts=charts, note="Means of all batches."),
+        Section(
+            "Stages in figures",
+            join_blocks(*map(format_stages, handlers)),
+            note="Means add up to the total.",
+        ),
         Section(
             "Own time by package",
             join_blocks(*map(format_kinds, handlers)),
@@ -316,13 +314,6 @@ def show_functions(handlers: Handlers) -> list[Section]:
         ),
         *show_lines(handlers),
     ]
-
-
-def document_of(run: Run, baseline: str | None) -> Document:
-    """Makes the document of a profile of handlers; the default baseline is the first handler."""
-    handlers = read_profile(run, baseline)
-    charts = draw_bars(handlers, "Milliseconds per image", STAGE)
-    sections = [*show_stages(handlers, charts), *show_functions(handlers)]
     names = ", ".join(handler.name for handler in handlers)
     title = f"{PROFILERS[run.experiment.removeprefix(PREFIX)].title}: {names}"
     return describe_run(run, Document(title, sections, warnings=find_doubts(run), headline=charts))
