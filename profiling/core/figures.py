@@ -34,7 +34,3 @@ def format_share(share: float) -> str:
 
 def format_bytes(count: float) -> str:
     return f"{count / 1e6:,.2f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"
-
-
-def format_clients(count: int) -> str:
-    return f"{count} client" if count == 1 else f"{count} clients"

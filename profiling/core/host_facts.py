@@ -5,11 +5,11 @@ Without a GPU, a driver or nvidia-ml-py there are no readings.
 
 from __future__ import annotations
 
-import contextlib
 import platform
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -70,32 +70,29 @@ def read_gpu(nvml: Any, handle: Any) -> GpuReading:
     # A driver older than the call does not find it.
     unknown = (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound)
     for name, read_percent in percents.items():
-        with contextlib.suppress(*unknown):
+        with suppress(*unknown):
             reading[name] = read_percent() / 100
     return reading
 
 
-class GpuSampler:
-    """Samples all GPUs at once, on a thread of its own, while the `with` block runs."""
+@contextmanager
+def sampling_gpus(readings: list[list[GpuReading]]) -> Iterator[None]:
+    """Adds a reading of all GPUs at once, again and again, while the `with` block runs."""
+    ended = threading.Event()
 
-    def __init__(self) -> None:
-        self.readings: list[list[GpuReading]] = []
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-
-    def __enter__(self) -> GpuSampler:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _sample(self) -> None:
+    def sample() -> None:
         nvml, handles = find_gpus()
-        while handles and not self._ended.wait(INTERVAL_S):
-            with contextlib.suppress(nvml.NVMLError):
-                self.readings.append([read_gpu(nvml, handle) for handle in handles])
+        while handles and not ended.wait(INTERVAL_S):
+            with suppress(nvml.NVMLError):
+                readings.append([read_gpu(nvml, handle) for handle in handles])
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def describe_host() -> dict[str, Any]:

@@ -18,7 +18,6 @@ from typing import Any, Protocol
 import msgspec
 
 from offpath.errors import ExpectedError, WrongOption
-from offpath.profiling.core.figures import format_clients
 from offpath.profiling.core.host_facts import describe_host
 
 FORMAT = "offpath-run/1"
@@ -58,7 +57,7 @@ class Cell:
     def describe(self) -> str:
         parts = [
             self.workload,
-            format_clients(self.clients) if self.clients else "",
+            f"{self.clients} client{'s' * (self.clients > 1)}" if self.clients else "",
             f"batch {self.batch_size}" if self.batch_size else "",
         ]
         return ", ".join(filter(None, parts)) or "measure"

@@ -168,7 +168,7 @@ class Choices:
 
 
 @dataclass
-class Started:
+class StartedServer:
     """A started server.
 
     Attributes:
@@ -210,7 +210,7 @@ class Comparison:
         for name, adapter in self._servers.items():
             self._run.variants[name] = adapter.settings
         # Servers that run side by side.
-        self._kept: dict[str, Started] = {}
+        self._kept: dict[str, StartedServer] = {}
         self._done = 0
 
     def _find_servers(self, model: ModelUnderTest) -> list[Adapter]:
@@ -265,7 +265,7 @@ class Comparison:
                 self._add(round_, name, cell, self._measure(name, started, cell))
 
     @contextmanager
-    def _start(self, round_: int, name: str) -> Iterator[Started]:
+    def _start(self, round_: int, name: str) -> Iterator[StartedServer]:
         """Starts a server, and measures the time until its first answer."""
         self._say(round_, name, "start")
         adapter, first = self._servers[name], next(iter(self._checks.values()))[:1]
@@ -273,7 +273,7 @@ class Comparison:
             check_replies(name, running.predict_url, adapter.call, first)
             ready_s = round(time.perf_counter() - running.began_s, 2)
             self._run.add(round_, name, START, {"ready_s": ready_s})
-            yield Started(running)
+            yield StartedServer(running)
 
     def _measure_limits(self, round_: int, meter: LimitMeter) -> None:
         for name, workload in self._workloads.items():
@@ -294,7 +294,7 @@ class Comparison:
         self._observer.on_progress(self._done, total)
         self._save(self._run)
 
-    def _measure(self, name: str, started: Started, cell: Cell) -> Figures:
+    def _measure(self, name: str, started: StartedServer, cell: Cell) -> Figures:
         call, load, workload = self._servers[name].call, self._choices.load, cell.workload
         url, differences = started.running.predict_url, started.differences
         warm_up_s = load.warm_up_s

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from offpath.errors import ExpectedError
-from offpath.profiling.core.host_facts import GpuSampler
+from offpath.profiling.core.host_facts import GpuReading, sampling_gpus
 from offpath.profiling.core.run import Observer
 from offpath.profiling.load.generators import (
     LoadSample,
@@ -87,10 +87,10 @@ class WindowWatcher:
         self._groups = running.groups()
         self._before: dict[str, float] = {}
         self._busy_before_s = 0.0
-        self.gpu = GpuSampler()
+        self.gpu_readings: list[list[GpuReading]] = []
 
     def on_window(self) -> None:
-        self.gpu.readings.clear()
+        self.gpu_readings.clear()
         self._groups = self.running.groups()
         self._before = add_up(self._groups, read_cpu_s)
         self._busy_before_s = machine_busy_s()
@@ -120,10 +120,10 @@ class WindowWatcher:
 
     def summarise_gpu(self) -> dict[str, float]:
         """Returns the means of the shares, and the most memory of all devices together."""
-        totals = [sum(one["memory_bytes"] for one in some) for some in self.gpu.readings]
+        totals = [sum(one["memory_bytes"] for one in some) for some in self.gpu_readings]
         figures = {"memory_bytes": max(totals)} if totals else {}
         for name in ("utilisation", "jpeg_utilisation"):
-            shares = [one[name] for some in self.gpu.readings for one in some if name in one]
+            shares = [one[name] for some in self.gpu_readings for one in some if name in one]
             if shares:
                 figures[name] = round(statistics.mean(shares), 4)
         return figures
@@ -135,7 +135,7 @@ def measure_load(watcher: WindowWatcher, load: WindowLoad) -> dict[str, float | 
     BESIDE counts neither as the server's CPU nor as its memory. Raises ExpectedError if the server
     or the generator died.
     """
-    with watcher.gpu:
+    with sampling_gpus(watcher.gpu_readings):
         sample = send_load(load, watcher)
     cpu_s = watcher.cpu_s(sample)
     watcher.check_running()

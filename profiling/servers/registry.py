@@ -32,7 +32,7 @@ from offpath.profiling.servers.archives import build_naive, build_stock
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.mosec import Mosec, MosecNginx, MosecOffpathDecode
 from offpath.profiling.servers.ray_serve import OffpathRay, RayServe
-from offpath.profiling.servers.server_adapter import BATCH_SIZE, Adapter
+from offpath.profiling.servers.server_adapter import BATCH_SIZE, Adapter, PackagedAdapter
 from offpath.profiling.servers.torchserve import (
     TorchServeAdapter,
     as_it_is,
@@ -72,9 +72,9 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {
 
 # Name -> environment that `offpath bench setup` installs; the other servers need none.
 ENVIRONMENTS: dict[str, Environment] = {
-    name: environment
+    name: make.environment
     for name, make in SERVERS.items()
-    if (environment := getattr(make, "environment", None)) is not None
+    if isinstance(make, type) and issubclass(make, PackagedAdapter)
 }
 MAX_MODELS = 64
 VARIANT_FORM = "NAME=SERVER:KEY=VALUE;KEY=VALUE"
