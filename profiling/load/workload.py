@@ -158,10 +158,11 @@ def encode_all(spec: WorkloadSpec) -> list[bytes]:
     """Returns the photographs as JPEGs whose mean size is within 1 % of the wanted size."""
     images = render_images(spec)
 
-    def measure(quality: int) -> float:
-        return mean_size([encode_jpeg(image, quality) for image in images])
+    def measure(quality: int) -> int:
+        return sum(len(encode_jpeg(image, quality)) for image in images)
 
-    above = bisect_left(QUALITIES, spec.mean_bytes, 1, len(QUALITIES) - 1, key=measure)
+    wanted = spec.mean_bytes * spec.count
+    above = bisect_left(QUALITIES, wanted, 1, len(QUALITIES) - 1, key=measure)
     return mix_qualities(images, QUALITIES[above - 1], QUALITIES[above], spec.mean_bytes)
 
 
