@@ -20,14 +20,10 @@ from offpath.archive.mar_file import read_mar
 from offpath.archive.photographs import BUNDLED
 from offpath.deploy.ray.ray_export import export_ray
 from offpath.deploy.triton.triton_export import export_triton
-from offpath.profiling.load.call import Call
+from offpath.profiling.load.generators import Call
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.servers.exported import (
-    RAY_PORT,
-    OffpathExportTriton,
-    OffpathRay,
-)
-from offpath.profiling.servers.triton import MODEL
+from offpath.profiling.servers.ray_serve import EXPORT_PORT, OffpathRay
+from offpath.profiling.servers.triton import MODEL, OffpathExportTriton
 
 MAX_DIFFERENCE = 1e-4
 
@@ -64,7 +60,7 @@ class Ray(OffpathRay):
 
     def build(self, folder: Path) -> None:
         output = folder / "application"
-        export_ray(self.archive, output, (1, 1), port=RAY_PORT)
+        export_ray(self.archive, output, (1, 1), port=EXPORT_PORT)
 
 
 class Triton(OffpathExportTriton):
@@ -81,9 +77,10 @@ class Triton(OffpathExportTriton):
 @contextmanager
 def run_export(server: Ray | Triton) -> Iterator[Served]:
     """Exports the archive and runs the server with it."""
-    with tempfile.TemporaryDirectory() as folder:
-        server.prepare(Path(folder) / "export")
-        with server.running() as running:
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "export"
+        server.prepare(folder)
+        with server.running(folder) as running:
             yield running.predict_url, server.call
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from offpath.profiling.core.metrics import OK
 from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.core.statistics import Summary
+from offpath.profiling.core.statistics import OK, Summary
 
 # With more cores than this busy with something else, figures are noisy.
 NOISY_CORES = 0.1

@@ -17,9 +17,10 @@ def format_figure(value: float) -> str:
     return f"{value:,.{min(decimals, 6)}f}"
 
 
-def format_ms(seconds: float) -> str:
-    """Formats seconds as milliseconds without the unit, no finer than a microsecond."""
-    ms = 1e3 * seconds
+def format_ms(ms: float | None) -> str:
+    """Formats milliseconds without the unit, no finer than a microsecond; empty for None."""
+    if ms is None:
+        return ""
     return f"{ms:.3f}" if 0 < abs(ms) < 0.1 else format_figure(ms)
 
 
@@ -33,7 +34,3 @@ def format_share(share: float) -> str:
 
 def format_bytes(count: float) -> str:
     return f"{count / 1e6:,.2f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"
-
-
-def format_clients(count: int) -> str:
-    return f"{count} client" if count == 1 else f"{count} clients"

@@ -5,13 +5,12 @@ Without a GPU, a driver or nvidia-ml-py there are no readings.
 
 from __future__ import annotations
 
-import contextlib
 import platform
 import subprocess
 import threading
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,107 +37,65 @@ PACKAGES = (
 )
 
 
-@dataclass(frozen=True)
-class GpuReading:
-    """A reading of one device.
-
-    Attributes:
-        utilisation: share of NVML's last interval in which a kernel ran, 0 to 1. It tells that the
-            device was busy, not how much of it. None where the device does not report it (MIG).
-        memory_used_bytes: memory of all processes on the device.
-        jpeg_utilisation: the same share for the JPEG engine; None where the device has none.
-    """
-
-    utilisation: float | None
-    memory_used_bytes: int
-    jpeg_utilisation: float | None = None
+# Figure of a device -> value: `memory_bytes` of all processes on it, and two shares of NVML's last
+# interval, `utilisation` in which a kernel ran (it tells that the device was busy, not how much of
+# it) and `jpeg_utilisation` of the JPEG engine. A share that a device does not report (MIG, no JPEG
+# engine) is left out.
+GpuReading = dict[str, float]
 
 
-class NoGpu(Exception):
-    """There is no GPU to read: no package, no driver, no device, or the device was lost."""
+@cache
+def find_gpus() -> tuple[Any, list[Any]]:
+    """Returns NVML's bindings and a handle of each GPU, if there is any to read."""
+    try:
+        import pynvml
+    except ImportError:
+        return None, []
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+        return pynvml, [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
+    except pynvml.NVMLError:
+        return pynvml, []
 
 
-class NvmlReader:
-    """All GPUs that NVML shows to this process; each method raises NoGpu when it cannot read."""
-
-    def __init__(self) -> None:
-        try:
-            import pynvml
-        except ImportError as error:
-            raise NoGpu from error
-        self._nvml = pynvml
-        try:
-            pynvml.nvmlInit()
-            count = pynvml.nvmlDeviceGetCount()
-            self._handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
-        except pynvml.NVMLError as error:
-            raise NoGpu from error
-        if not self._handles:
-            self.close()
-            raise NoGpu
-
-    def describe(self) -> str:
-        try:
-            names = [str(self._nvml.nvmlDeviceGetName(handle)) for handle in self._handles]
-            return ", ".join([*names, f"driver {self._nvml.nvmlSystemGetDriverVersion()}"])
-        except self._nvml.NVMLError as error:
-            raise NoGpu from error
-
-    def read(self) -> list[GpuReading]:
-        try:
-            return [
-                GpuReading(
-                    self._read_share(lambda: self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-                    int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used),
-                    self._read_share(lambda: self._nvml.nvmlDeviceGetJpgUtilization(handle)[0]),
-                )
-                for handle in self._handles
-            ]
-        except self._nvml.NVMLError as error:
-            raise NoGpu from error
-
-    def _read_share(self, read_percent: Callable[[], int]) -> float | None:
-        try:
-            return float(read_percent()) / 100
-        except (
-            self._nvml.NVMLError_NotSupported,
-            self._nvml.NVMLError_FunctionNotFound,  # a driver older than the call
-        ):
-            return None
-
-    def close(self) -> None:
-        self._nvml.nvmlShutdown()
+def read_gpu(nvml: Any, handle: Any) -> GpuReading:
+    """Reads one device; NVMLError where it was lost."""
+    reading = {"memory_bytes": float(nvml.nvmlDeviceGetMemoryInfo(handle).used)}
+    percents: dict[str, Callable[[], int]] = {
+        "utilisation": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+        "jpeg_utilisation": lambda: nvml.nvmlDeviceGetJpgUtilization(handle)[0],
+    }
+    # A driver older than the call does not find it.
+    unknown = (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound)
+    for name, read_percent in percents.items():
+        with suppress(*unknown):
+            reading[name] = read_percent() / 100
+    return reading
 
 
-class GpuSampler:
-    """Samples all GPUs at once, on a thread of its own, while the `with` block runs."""
+@contextmanager
+def sampling_gpus(readings: list[list[GpuReading]]) -> Iterator[None]:
+    """Adds a reading of all GPUs at once, again and again, while the `with` block runs."""
+    ended = threading.Event()
 
-    def __init__(self) -> None:
-        self.readings: list[list[GpuReading]] = []
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+    def sample() -> None:
+        nvml, handles = find_gpus()
+        while handles and not ended.wait(INTERVAL_S):
+            with suppress(nvml.NVMLError):
+                readings.append([read_gpu(nvml, handle) for handle in handles])
 
-    def __enter__(self) -> GpuSampler:
-        with contextlib.suppress(NoGpu):
-            reader = NvmlReader()
-            self._thread = threading.Thread(target=self._sample, args=(reader,), daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _sample(self, reader: NvmlReader) -> None:
-        with contextlib.closing(reader):
-            while not self._ended.wait(INTERVAL_S):
-                with contextlib.suppress(NoGpu):
-                    self.readings.append(reader.read())
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def describe_host() -> dict[str, Any]:
-    gpus = read_gpus()
+    gpus = name_gpus()
     return {
         "cpu": read_cpu_model(),
         "cores": count_cores(),
@@ -152,11 +109,14 @@ def describe_host() -> dict[str, Any]:
     }
 
 
-def read_gpus() -> str:
+def name_gpus() -> str:
+    nvml, handles = find_gpus()
+    if not handles:
+        return ""
     try:
-        with closing(NvmlReader()) as reader:
-            return reader.describe()
-    except NoGpu:
+        names = [str(nvml.nvmlDeviceGetName(handle)) for handle in handles]
+        return ", ".join([*names, f"driver {nvml.nvmlSystemGetDriverVersion()}"])
+    except nvml.NVMLError:
         return ""
 
 

@@ -18,7 +18,6 @@ from typing import Any, Protocol
 import msgspec
 
 from offpath.errors import ExpectedError, WrongOption
-from offpath.profiling.core.figures import format_clients
 from offpath.profiling.core.host_facts import describe_host
 
 FORMAT = "offpath-run/1"
@@ -58,7 +57,7 @@ class Cell:
     def describe(self) -> str:
         parts = [
             self.workload,
-            format_clients(self.clients) if self.clients else "",
+            f"{self.clients} client{'s' * (self.clients > 1)}" if self.clients else "",
             f"batch {self.batch_size}" if self.batch_size else "",
         ]
         return ", ".join(filter(None, parts)) or "measure"
@@ -131,20 +130,14 @@ class Run:
 
     def add(self, round_: int, variant: str, cell: Cell, figures: Figures) -> None:
         for metric, figure in figures.items():
-            values = figure if isinstance(figure, Sequence) else None
-            self.rows.append(
-                Row(
-                    round=round_,
-                    variant=variant,
-                    workload=cell.workload,
-                    clients=cell.clients,
-                    batch_size=cell.batch_size,
-                    metric=metric,
-                    unit=unit_of(metric),
-                    value=None if isinstance(figure, Sequence) else float(figure),
-                    values=(None if values is None else [round(v, DECIMALS) for v in values]),
-                )
-            )
+            value, values = None, None
+            if isinstance(figure, Sequence):
+                values = [round(one, DECIMALS) for one in figure]
+            else:
+                value = float(figure)
+            place = (cell.workload, cell.clients, cell.batch_size)
+            row = Row(round_, variant, *place, metric, unit_of(metric), value, values)
+            self.rows.append(row)
 
     def has_failed(self, variant: str) -> bool:
         return any(failure.variant == variant for failure in self.failures)

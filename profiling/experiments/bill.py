@@ -32,7 +32,7 @@ COMPRESSED_SHARE = 0.25
 WORKERS = 2
 PRICES_FILE = Path(__file__).with_name("prices.yaml")
 TITLE = "Cost per month"
-# Prefix of the metrics of a window on a machine with a GPU, see `load.window`.
+# Prefix of the metrics of a window on a machine with a GPU, see `load.load_window`.
 GPU_ROWS = "gpu."
 
 
@@ -160,9 +160,8 @@ def read_rates(path: Path, workload: str | None) -> tuple[dict[str, float], bool
     """
     # Imported here, because the published bill needs no polars.
     from offpath.profiling.core.doubts import find_doubts
-    from offpath.profiling.core.metrics import is_limit
     from offpath.profiling.core.run import load_run
-    from offpath.profiling.core.statistics import Summary
+    from offpath.profiling.core.statistics import Summary, is_limit
 
     run = load_run(path)
     measured = list(run.workloads)

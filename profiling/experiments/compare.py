@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,12 @@ import httpx
 
 from offpath.errors import ExpectedError
 from offpath.handler.process.host_limits import count_cores
-from offpath.profiling.core.metrics import DECODE, FORWARD
 from offpath.profiling.core.run import Cell, Figures, Observer, Run
+from offpath.profiling.core.statistics import DECODE, FORWARD
 from offpath.profiling.core.workplace import work_folder
-from offpath.profiling.load.call import Call
-from offpath.profiling.load.generators import Load, check_generator
-from offpath.profiling.load.limits import LimitMeter, Rate
+from offpath.profiling.load.core_limits import LimitMeter
+from offpath.profiling.load.generators import Call, Load, check_generator
+from offpath.profiling.load.load_window import RunningServer, WindowWatcher, measure_load
 from offpath.profiling.load.model_under_test import (
     ExpectedReply,
     ModelUnderTest,
@@ -34,10 +34,9 @@ from offpath.profiling.load.model_under_test import (
     load_model,
     name_model,
 )
-from offpath.profiling.load.window import RunningServer, WindowWatcher, measure_load
 from offpath.profiling.load.workload import load_workload
-from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.registry import make_servers
+from offpath.profiling.servers.server_adapter import BATCH_SIZE, Adapter
 
 PHOTOGRAPHS_CHECKED = 4
 # Bound of the difference between DCT-scaled and exact decoding.
@@ -69,7 +68,7 @@ def make_checks(
 def check_replies(
     server: str, url: str, call: Call, checks: Sequence[tuple[bytes, ExpectedReply]]
 ) -> float:
-    """Returns the largest difference of a probability from the reference.
+    """Returns the largest difference of a top probability from the reference.
 
     Args:
         checks: bodies as the load sends them, with what a right reply says.
@@ -87,39 +86,32 @@ def check_replies(
                 raise ExpectedError(
                     f"server {server!r} did not answer a good photograph: {error!r}"
                 ) from error
-            largest = max(largest, compare(server, read(server, call, reply), expected))
+            label, probability = read_best(server, call, reply)
+            difference = abs(probability - expected.probability)
+            if label != expected.label or difference > MAX_PROBABILITY_DIFFERENCE:
+                raise ExpectedError(
+                    f"server {server!r} answered {label!r} with {probability:.4f}; the reference is"
+                    f" {expected.label!r} with {expected.probability:.4f} (at most"
+                    f" {MAX_PROBABILITY_DIFFERENCE} apart): its speed would not be comparable"
+                )
+            largest = max(largest, difference)
     return largest
 
 
-def read(server: str, call: Call, reply: httpx.Response) -> dict[str, float]:
+def read_best(server: str, call: Call, reply: httpx.Response) -> tuple[str, float]:
     if reply.status_code != 200:
         raise ExpectedError(
             f"server {server!r} answered {reply.status_code} to a good photograph:"
             f" {reply.text[:300]}"
         )
     try:
-        labels = call.read_reply(reply.content)
+        # max: ValueError without a label.
+        return max(call.read_reply(reply.content).items(), key=lambda pair: pair[1])
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise ExpectedError(
             f"server {server!r} gave a reply that cannot be read ({error!r}):"
             f" {reply.text[:300]}"
         ) from error
-    if not labels:
-        raise ExpectedError(f"server {server!r} gave a reply without a label")
-    return labels
-
-
-def compare(server: str, reply: dict[str, float], expected: ExpectedReply) -> float:
-    """Returns the difference of the top probability; `reply` maps labels to probabilities."""
-    label, probability = max(reply.items(), key=lambda pair: pair[1])
-    difference = abs(probability - expected.probability)
-    if label != expected.label or difference > MAX_PROBABILITY_DIFFERENCE:
-        raise ExpectedError(
-            f"server {server!r} answered {label!r} with {probability:.4f}; the reference is"
-            f" {expected.label!r} with {expected.probability:.4f} (at most"
-            f" {MAX_PROBABILITY_DIFFERENCE} apart): its speed would not be comparable"
-        )
-    return difference
 
 
 @dataclass(frozen=True)
@@ -175,6 +167,18 @@ class Choices:
         return limits_s + servers * (first_s + (self.rounds - 1) * next_s)
 
 
+@dataclass
+class StartedServer:
+    """A started server.
+
+    Attributes:
+        differences: how far its answers are off, by workload that it was loaded with.
+    """
+
+    running: RunningServer
+    differences: dict[str, float] = field(default_factory=dict)
+
+
 class Comparison:
     """A run of servers and limits.
 
@@ -189,30 +193,27 @@ class Comparison:
         self,
         choices: Choices,
         run: Run,
-        meter: LimitMeter,
         observer: Observer,
         save: Callable[[Run], None],
         folder: Path,
     ) -> None:
-        self._choices, self._run, self._meter = choices, run, meter
-        self._observer, self._save, self._folder = observer, save, folder
+        self._choices, self._run, self._folder = choices, run, folder
+        self._observer, self._save = observer, save
         check_generator(choices.load)
-        self._model = load_model(choices.model)
+        model = load_model(choices.model)
         # Refused before photographs are made, which takes a minute.
-        self._servers = {adapter.name: adapter for adapter in self._find_servers()}
+        self._servers = {adapter.name: adapter for adapter in self._find_servers(model)}
         self._workloads = {n: load_workload(n, observer.on_step) for n in choices.workloads}
-        run.workloads.update({name: it.facts for name, it in self._workloads.items()})
-        run.variants.update({DECODE: {}, FORWARD: {}})
+        self._checks = {n: make_checks(model, it.read()) for n, it in self._workloads.items()}
+        self._run.workloads.update({name: it.facts for name, it in self._workloads.items()})
+        self._run.variants.update({DECODE: {}, FORWARD: {}})
         for name, adapter in self._servers.items():
-            run.variants[name] = adapter.settings
-        self._checks: dict[str, list[tuple[bytes, ExpectedReply]]] = {}
+            self._run.variants[name] = adapter.settings
         # Servers that run side by side.
-        self._kept: dict[str, RunningServer] = {}
-        # Server and workload -> how far the answers are off, since the server was started.
-        self._differences: dict[tuple[str, str], float] = {}
+        self._kept: dict[str, StartedServer] = {}
         self._done = 0
 
-    def _find_servers(self) -> list[Adapter]:
+    def _find_servers(self, model: ModelUnderTest) -> list[Adapter]:
         """Returns the chosen servers and variants that can run here.
 
         Raises ExpectedError if none of them can run.
@@ -220,7 +221,7 @@ class Comparison:
         choices, runnable, not_run = self._choices, [], self._run.not_run
         workers = choices.workers or count_cores()
         for adapter in make_servers(
-            choices.servers, self._model, workers, choices.variants, choices.batch_size
+            choices.servers, model, workers, choices.variants, choices.batch_size
         ):
             reason = adapter.why_not()
             if reason is None:
@@ -239,10 +240,12 @@ class Comparison:
             self._observer.on_step(f"{name}: build")
             with self._run.leaving_out(0, name, self._observer):
                 adapter.prepare(self._folder / name)
-        with ExitStack() as stack:
+        meter = LimitMeter(self._choices.model, count_cores(), LIMIT_BATCH_SIZE, LIMIT_SECONDS)
+        with meter, ExitStack() as stack:
             for round_ in range(self._choices.rounds):
-                with self._run.leaving_out(round_, DECODE, self._observer):
-                    self._measure_limits(round_)
+                if not self._run.has_failed(DECODE):
+                    with self._run.leaving_out(round_, DECODE, self._observer):
+                        self._measure_limits(round_, meter)
                 for name in self._servers:
                     if not self._run.has_failed(name):
                         with self._run.leaving_out(round_, name, self._observer):
@@ -250,46 +253,34 @@ class Comparison:
                         self._save(self._run)
 
     def _take_turn(self, round_: int, name: str, stack: ExitStack) -> None:
-        if not self._choices.side_by_side:
-            with self._started(round_, name) as server:
-                self._measure_cells(round_, name, server)
-            return
-        if name not in self._kept:
-            self._kept[name] = stack.enter_context(self._started(round_, name))
-        self._measure_cells(round_, name, self._kept[name])
+        with ExitStack() as turn:
+            if name in self._kept:
+                started = self._kept[name]
+            elif self._choices.side_by_side:
+                started = self._kept[name] = stack.enter_context(self._start(round_, name))
+            else:
+                started = turn.enter_context(self._start(round_, name))
+            for cell in self._choices.cells:
+                self._say(round_, name, cell.describe())
+                self._add(round_, name, cell, self._measure(name, started, cell))
 
     @contextmanager
-    def _started(self, round_: int, name: str) -> Iterator[RunningServer]:
+    def _start(self, round_: int, name: str) -> Iterator[StartedServer]:
         """Starts a server, and measures the time until its first answer."""
         self._say(round_, name, "start")
-        adapter = self._servers[name]
-        checks = self._make_checks(next(iter(self._workloads)))
-        begin_s = time.perf_counter()
-        with adapter.running() as running:
-            # A stand-in for S3 beside it was started first and does not count.
-            begin_s = running.began_s or begin_s
-            check_replies(adapter.name, running.predict_url, adapter.call, checks[:1])
-            ready_s = round(time.perf_counter() - begin_s, 2)
+        adapter, first = self._servers[name], next(iter(self._checks.values()))[:1]
+        with adapter.running(self._folder / name) as running:
+            check_replies(name, running.predict_url, adapter.call, first)
+            ready_s = round(time.perf_counter() - running.began_s, 2)
             self._run.add(round_, name, START, {"ready_s": ready_s})
-            for workload in self._workloads:
-                self._differences.pop((name, workload), None)
-            yield running
+            yield StartedServer(running)
 
-    def _measure_cells(self, round_: int, name: str, server: RunningServer) -> None:
-        for cell in self._choices.cells:
-            self._say(round_, name, cell.describe())
-            self._add(round_, name, cell, self._measure(name, server, cell))
-
-    def _measure_limits(self, round_: int) -> None:
-        if self._run.has_failed(DECODE):
-            return
+    def _measure_limits(self, round_: int, meter: LimitMeter) -> None:
         for name, workload in self._workloads.items():
             self._say(round_, DECODE, name)
-            rate = self._meter.measure_decode(workload.paths)
-            self._add(round_, DECODE, Cell(name), describe_rate(rate, self._meter))
+            self._add(round_, DECODE, Cell(name), meter.measure_decode(workload.paths))
         self._say(round_, FORWARD, "measure")
-        rate = self._meter.measure_forward()
-        self._add(round_, FORWARD, START, describe_rate(rate, self._meter))
+        self._add(round_, FORWARD, START, meter.measure_forward())
 
     def _say(self, round_: int, name: str, text: str) -> None:
         self._observer.on_step(f"round {round_ + 1}/{self._choices.rounds}: {name}: {text}")
@@ -303,33 +294,27 @@ class Comparison:
         self._observer.on_progress(self._done, total)
         self._save(self._run)
 
-    def _measure(self, name: str, server: RunningServer, cell: Cell) -> Figures:
-        url, call, load = server.predict_url, self._servers[name].call, self._choices.load
-        warm_up_s, checked = load.warm_up_s, (name, cell.workload)
-        if checked in self._differences:
+    def _measure(self, name: str, started: StartedServer, cell: Cell) -> Figures:
+        call, load, workload = self._servers[name].call, self._choices.load, cell.workload
+        url, differences = started.running.predict_url, started.differences
+        warm_up_s = load.warm_up_s
+        if workload in differences:
             warm_up_s = min(warm_up_s, TURN_WARM_UP_S)
         else:
-            checks = self._make_checks(cell.workload)
-            self._differences[checked] = check_replies(name, url, call, checks)
+            differences[workload] = check_replies(name, url, call, self._checks[workload])
         window = load.for_window(
             url,
-            self._workloads[cell.workload].paths,
+            self._workloads[workload].paths,
             cell.clients,
             more_paths=call.more_paths,
             headers=call.all_headers,
             warm_up_s=warm_up_s,
         )
-        watcher = WindowWatcher(name, server, self._observer)
+        watcher = WindowWatcher(name, started.running, self._observer)
         return {
             **measure_load(watcher, window),
-            "answer_difference": round(self._differences[checked], 5),
+            "answer_difference": round(differences[workload], 5),
         }
-
-    def _make_checks(self, workload: str) -> list[tuple[bytes, ExpectedReply]]:
-        if workload not in self._checks:
-            photographs = self._workloads[workload].read()
-            self._checks[workload] = make_checks(self._model, photographs)
-        return self._checks[workload]
 
 
 def run_compare(choices: Choices, observer: Observer, save: Callable[[Run], None]) -> Run:
@@ -338,16 +323,6 @@ def run_compare(choices: Choices, observer: Observer, save: Callable[[Run], None
     What was built is kept where something failed.
     """
     run = Run(NAME, choices.command, choices.settings)
-    meter = LimitMeter(choices.model, count_cores(), LIMIT_BATCH_SIZE, LIMIT_SECONDS)
-    with meter, work_folder(lambda: bool(run.failures)) as folder:
-        Comparison(choices, run, meter, observer, save, folder).take_rounds()
+    with work_folder(lambda: bool(run.failures)) as folder:
+        Comparison(choices, run, observer, save, folder).take_rounds()
     return run
-
-
-def describe_rate(rate: Rate, meter: LimitMeter) -> Figures:
-    return {
-        "images": rate.images,
-        "elapsed_s": round(rate.elapsed_s, 4),
-        "cpu_s.limit": round(rate.cpu_s, 3),
-        "other_cores": round(max(0.0, meter.other_cores(rate)), 4),
-    }

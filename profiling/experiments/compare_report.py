@@ -14,9 +14,16 @@ from typing import NamedTuple
 
 from offpath.profiling.core.doubts import find_doubts
 from offpath.profiling.core.figures import format_figure
-from offpath.profiling.core.metrics import METRICS, OK, is_limit
 from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.core.statistics import LATENCY, PERCENTILES, Spread, Summary
+from offpath.profiling.core.statistics import (
+    LATENCY,
+    METRICS,
+    OK,
+    PERCENTILES,
+    Spread,
+    Summary,
+    is_limit,
+)
 from offpath.profiling.report.charts import (
     Bar,
     BarChart,
@@ -161,6 +168,7 @@ COST_COLUMNS = (
     figure_column("jpeg_percent", decimals=0),
     figure_column("gpu_mb", decimals=0),
 )
+EVERY_COLUMN = tuple(figure_column(metric.name) for metric in METRICS)
 READY_COLUMNS = (figure_column("ready_s", "s"), range_column("ready_s"), ratio_column("ready_s"))
 
 
@@ -224,19 +232,12 @@ def draw_lines(
     ]
     if not series:
         return []
-    return [LineChart(title, "clients", unit, series, log_x=True, log_y=log_y, bound=bound)]
+    return [LineChart(title, "clients", unit, series, log_y, bound)]
 
 
 def is_ours(variant: str) -> bool:
     """Tells whether a variant is one of this project's, which are drawn strong."""
     return variant.startswith("offpath")
-
-
-def show_everything(view: ReportView) -> Section:
-    """Shows all metrics, also those that no other table names: on the page and in Markdown."""
-    columns = [figure_column(metric.name) for metric in METRICS]
-    table = figure_table(view, "medians of the rounds", columns)
-    return Section("every figure", table, is_folded=True)
 
 
 def document_of(run: Run, baseline: str | None) -> Document:
@@ -246,7 +247,7 @@ def document_of(run: Run, baseline: str | None) -> Document:
     sections, headline = [], []
     for path, name in name_workloads(run).items():
         view = ReportView(summary, [c for c in summary.cells() if c.workload == path], base)
-        shown = [*show_workload(view), show_everything(view)]
+        shown = show_workload(view)
         sections += [replace(one, heading=f"{name}: {one.heading}") for one in shown]
         headline += [replace(one, title=f"{name}: {one.title}") for one in shown[0].charts[:1]]
     sections += show_run(ReportView(summary, [Cell()], base))
@@ -286,6 +287,12 @@ def show_workload(view: ReportView) -> list[Section]:
             figure_table(view, "CPU ms per reply | memory MB", COST_COLUMNS),
             costs,
             "CPU: milliseconds per reply. Load: the load generator's own CPU.",
+        ),
+        # Also what no other table names: on the page and in Markdown.
+        Section(
+            "every figure",
+            figure_table(view, "medians of the rounds", EVERY_COLUMN),
+            is_folded=True,
         ),
     ]
 

@@ -27,9 +27,9 @@ from offpath.profiling.core.run import Cell, Observer, Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.core.workplace import work_folder
 from offpath.profiling.load.generators import Load
+from offpath.profiling.load.load_window import WindowWatcher, measure_load
 from offpath.profiling.load.model_under_test import identify_archive
-from offpath.profiling.load.window import WindowWatcher, measure_load
-from offpath.profiling.load.workload import Workload, load_workload
+from offpath.profiling.load.workload import load_workload
 from offpath.profiling.report.charts import Bar, BarChart
 from offpath.profiling.report.document import Document, Section, describe_run, format_table
 from offpath.profiling.servers.archives import host_preset
@@ -121,7 +121,7 @@ def make_server(
 ) -> TorchServeAdapter:
     """Returns a server of the archive with other settings; the prediction log is off."""
 
-    def copy(folder: Path, changed: Mapping[str, Any]) -> Path:
+    def copy(changed: Mapping[str, Any], folder: Path) -> Path:
         manifest = dict(archive.manifest)
         manifest["model"] = {**manifest["model"], "configFile": CONFIG}
         files = {MANIFEST: json.dumps(manifest), CONFIG: format_model_config(changed)}
@@ -176,27 +176,15 @@ def run_tune(choices: TuneChoices, observer: Observer, save: Callable[[Run], Non
             # Where the archive itself does not serve, nothing else would.
             is_own = setting == settings[0]
             with nullcontext() if is_own else run.leaving_out(round_, str(setting), observer):
-                server.prepare(folder / f"{round_}-{number}")
-                measure(run, round_, str(setting), server, workload, load, observer)
+                store = folder / f"{round_}-{number}"
+                server.prepare(store)
+                with server.running(store) as running:
+                    window = load.for_window(running.predict_url, workload.paths, choices.clients)
+                    watcher = WindowWatcher(str(setting), running, observer)
+                    figures = measure_load(watcher, window)
+                run.add(round_, str(setting), Cell(workload.name, choices.clients), figures)
             save(run)
     return run
-
-
-def measure(
-    run: Run,
-    round_: int,
-    name: str,
-    server: TorchServeAdapter,
-    workload: Workload,
-    load: Load,
-    observer: Observer,
-) -> None:
-    """Starts a server and adds the figures of one window to the run."""
-    clients = run.settings["clients"]
-    with server.running() as running:
-        window = load.for_window(running.predict_url, workload.paths, clients)
-        figures = measure_load(WindowWatcher(name, running, observer), window)
-    run.add(round_, name, Cell(workload.name, clients), figures)
 
 
 class Outcome(NamedTuple):

@@ -14,6 +14,7 @@ size, and the difference appears in "worker protocol".
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -32,8 +33,8 @@ from offpath.profiling.core.figures import format_figure
 from offpath.profiling.core.run import Cell, Observer, Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.load.generators import Load
+from offpath.profiling.load.load_window import RunningServer, WindowWatcher, measure_load
 from offpath.profiling.load.prometheus import Snapshot, read_metrics
-from offpath.profiling.load.window import RunningServer, WindowWatcher, measure_load
 from offpath.profiling.load.workload import Workload, load_workload
 from offpath.profiling.profilers.profile_report import ACCOUNT, Profiled, draw_bars
 from offpath.profiling.report.document import Document, Section, describe_run, format_table
@@ -242,19 +243,17 @@ class ServerChoices:
             "generator": self.load.generator,
         }
 
-
-@dataclass(frozen=True)
-class AttachedServer:
-    """A model of a running server, and where it is counted."""
-
-    predict_url: str
-    model: str
-    metrics_url: str
+    @property
+    def model(self) -> str:
+        return self.url.partition("/predictions/")[2].split("/")[0]
 
     @property
-    def running(self) -> RunningServer:
-        """The server, whose processes and log are not known; a dead one's metrics tell of it."""
-        return RunningServer(self.predict_url, dict, lambda: True, Path("its own"))
+    def metrics_page(self) -> str:
+        url = self.metrics_url
+        if url is None:
+            parts = urlsplit(self.url)
+            url = f"{parts.scheme}://{parts.hostname}:{METRICS_PORT}"
+        return url.rstrip("/").removesuffix("/metrics") + "/metrics"
 
 
 def run_server_profile(
@@ -266,10 +265,9 @@ def run_server_profile(
         ExpectedError: the choices are wrong, or the server cannot be reached, does not answer, dies
             or has no metrics.
     """
-    target = attach(choices.url, choices.metrics_url)
     # Before images are made, which takes half a minute the first time, and before the load.
-    check_replies(target)
-    check_counted(target)
+    check_replies(choices)
+    check_counted(choices)
     workload = load_workload(choices.images, progress=observer.on_step)
     run = Run(
         EXPERIMENT,
@@ -278,24 +276,14 @@ def run_server_profile(
         variants={choices.url: {}},
         workloads={workload.name: workload.facts},
     )
-    add_account(run, choices, target, workload, observer)
+    add_account(run, choices, workload, observer)
     save(run)
     return run
 
 
-def attach(url: str, metrics_url: str | None) -> AttachedServer:
-    """Returns a model of a running server, whose name is in `url`."""
-    host, _, path = url.rstrip("/").partition("/predictions/")
-    if metrics_url is None:
-        parts = urlsplit(host)
-        metrics_url = f"{parts.scheme}://{parts.hostname}:{METRICS_PORT}"
-    metrics_url = metrics_url.rstrip("/").removesuffix("/metrics") + "/metrics"
-    return AttachedServer(url, path.split("/")[0], metrics_url)
-
-
-def check_replies(target: AttachedServer) -> None:
+def check_replies(choices: ServerChoices) -> None:
     """Raises ExpectedError unless the model answers an image with 200."""
-    url, image = target.predict_url, SAMPLE.read_bytes()
+    url, image = choices.url, SAMPLE.read_bytes()
     headers = {"Content-Type": IMAGE_CONTENT_TYPE}
     try:
         reply = httpx.post(url, content=image, headers=headers, timeout=TIMEOUT_S, trust_env=False)
@@ -305,20 +293,20 @@ def check_replies(target: AttachedServer) -> None:
         ) from error
     if reply.status_code != 200:
         raise ExpectedError(
-            f"the model {target.model!r} answered {reply.status_code} to an image:"
+            f"the model {choices.model!r} answered {reply.status_code} to an image:"
             f" {reply.text.strip()[:300]}; the server's log says more"
         )
 
 
-def check_counted(target: AttachedServer) -> None:
+def check_counted(choices: ServerChoices) -> None:
     """Raises ExpectedError unless the metrics page counts the model's requests."""
-    deadline_s = time.monotonic() + COUNTED_WITHIN_S
-    while not read_metrics(target.metrics_url).total(REQUESTS, model_name=target.model):
+    deadline_s, page = time.monotonic() + COUNTED_WITHIN_S, choices.metrics_page
+    while not read_metrics(page).total(REQUESTS, model_name=choices.model):
         if time.monotonic() > deadline_s:
             raise ExpectedError(
-                f"{target.metrics_url!r} counts no request of the model {target.model!r}: it is"
-                " another server's page (see --metrics-url), or metrics_mode is not prometheus in"
-                " the server's config.properties"
+                f"{page!r} counts no request of the model {choices.model!r}: it is another server's"
+                " page (see --metrics-url), or metrics_mode is not prometheus in the server's"
+                " config.properties"
             )
         time.sleep(COUNTED_POLL_S)
 
@@ -329,35 +317,34 @@ class SnapshotWatcher(WindowWatcher):
     The last reading before the window ends is the second snapshot. All clients are busy at both.
     """
 
-    def __init__(self, name: str, target: AttachedServer, observer: Observer) -> None:
-        super().__init__(name, target.running, observer)
-        self._metrics_url = target.metrics_url
+    def __init__(self, choices: ServerChoices, observer: Observer) -> None:
+        # Its processes and log are not known. A dead server's metrics tell of it.
+        server = RunningServer(choices.url, dict, lambda: True, Path("its own"), math.nan)
+        super().__init__(choices.url, server, observer)
+        self._metrics_page = choices.metrics_page
         self._last_s = 0.0
         self.snapshots: list[Snapshot] = []
 
     def on_window(self) -> None:
-        self.snapshots = [read_metrics(self._metrics_url)]
+        self.snapshots = [read_metrics(self._metrics_page)]
         super().on_window()
 
     def on_progress(self, replies: int, elapsed_s: float) -> None:
         super().on_progress(replies, elapsed_s)
         if elapsed_s - self._last_s >= SNAPSHOT_EVERY_S:
             self._last_s = elapsed_s
-            self.snapshots.append(read_metrics(self._metrics_url))
+            self.snapshots.append(read_metrics(self._metrics_page))
 
 
-def add_account(
-    run: Run, choices: ServerChoices, target: AttachedServer, workload: Workload, observer: Observer
-) -> None:
+def add_account(run: Run, choices: ServerChoices, workload: Workload, observer: Observer) -> None:
     """Loads the server for one window and accounts for the clients' mean latency.
 
     Raises:
         ExpectedError: no reply was good, or the counters cannot be used.
     """
-    name, load = choices.url, choices.load
-    observer.on_step(f"{name}: warm-up and {choices.duration_s:g} s of load")
-    window = load.for_window(target.predict_url, workload.paths, choices.clients)
-    watcher = SnapshotWatcher(name, target, observer)
+    observer.on_step(f"{choices.url}: warm-up and {choices.duration_s:g} s of load")
+    window = choices.load.for_window(choices.url, workload.paths, choices.clients)
+    watcher = SnapshotWatcher(choices, observer)
     figures = measure_load(watcher, window)
     figures = {n: v for n, v in figures.items() if not n.startswith(NOT_OURS)}
     if len(watcher.snapshots) < 2:
@@ -369,12 +356,12 @@ def add_account(
     if not isinstance(latencies_ms, Sequence) or not latencies_ms:
         replies = {n: v for n, v in figures.items() if n.startswith("replies_")}
         raise ExpectedError(f"no request was answered with 200 in the window: {replies}")
-    counters = read_counters(watcher.snapshots[0], watcher.snapshots[-1], target.model)
+    counters = read_counters(watcher.snapshots[0], watcher.snapshots[-1], choices.model)
     mean_ms = fmean(latencies_ms)
     account = make_account(mean_ms, counters)
     parts = {f"{ACCOUNT}.{part}": ms for part, ms in account.items()}
     if counters.batches:
         parts["mean_batch_size"] = counters.items / counters.batches
-    run.add(0, name, Cell(workload.name, choices.clients), {**figures, **parts})
+    run.add(0, choices.url, Cell(workload.name, choices.clients), {**figures, **parts})
     run.details = {"counters": asdict(counters)}
     run.warnings += find_account_doubts(counters, account, mean_ms, choices.clients)

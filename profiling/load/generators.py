@@ -30,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -79,6 +79,34 @@ done = function(summary, latency, _)
   out:close()
 end
 """
+
+
+def read_labels(reply: bytes) -> dict[str, float]:
+    """Reads TorchServe's reply, label -> probability; raises ValueError on anything else."""
+    content = json.loads(reply)
+    if not isinstance(content, dict):
+        raise ValueError("expected a JSON object of labels and probabilities")
+    return {str(label): float(value) for label, value in content.items()}
+
+
+@dataclass(frozen=True)
+class Call:
+    """The form of a request; the default is TorchServe's.
+
+    Attributes:
+        headers: further request headers; a `Content-Type` here wins.
+        read_reply: reads the body of a 200 as label -> probability, with at least the best label;
+            raises ValueError, KeyError or TypeError on anything else.
+        more_paths: paths that take requests in turn with the server's own, for several models.
+    """
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    read_reply: Callable[[bytes], dict[str, float]] = read_labels
+    more_paths: tuple[str, ...] = ()
+
+    @property
+    def all_headers(self) -> dict[str, str]:
+        return {"Content-Type": IMAGE_CONTENT_TYPE, **self.headers}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,43 +309,36 @@ def format_headers(headers: Mapping[str, str]) -> str:
 
 
 def run_wrk(load: WindowLoad, folder: Path, seconds: float, watcher: Watcher | None) -> LoadSample:
+    """Runs wrk once; raises ExpectedError, which quotes wrk, if it failed."""
     command = [
         *("wrk", "-t1", f"-c{load.clients}", f"-d{round(seconds)}s"),
         *("--timeout", f"{round(load.timeout_s)}s", "-s", str(folder / "load.lua")),
         load.url,
     ]
-    cpu_s = run_child(command, watcher)
-    return read_sample(folder / "out.json", cpu_s)
-
-
-def run_child(command: Sequence[str], watcher: Watcher | None) -> float:
-    """Runs a generator's process, calling the watcher meanwhile; returns its CPU seconds.
-
-    Raises ExpectedError, which quotes the process, if it failed.
-    """
-    # Into a file, because a full pipe that nobody reads would stop the process.
-    with tempfile.TemporaryFile("w+") as words:
-        child = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=words, env=child_environment()
+    child = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=child_environment(),
+    )
+    start, process, said = time.perf_counter(), psutil.Process(child.pid), None
+    try:
+        while said is None:
+            # When it ends, the last sample is at most SAMPLE_S old.
+            times = process.cpu_times()
+            if watcher is not None:
+                watcher.on_progress(0, time.perf_counter() - start)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                _, said = child.communicate(timeout=SAMPLE_S)
+    finally:
+        child.kill()
+        child.wait()
+    if child.returncode:
+        raise ExpectedError(
+            f"wrk failed with code {child.returncode}: {said[-CHARACTERS_SHOWN:].strip()}"
         )
-        start, cpu_s = time.perf_counter(), 0.0
-        process = psutil.Process(child.pid)
-        try:
-            while child.poll() is None:
-                # When it ends, the last sample is at most SAMPLE_S old.
-                times = process.cpu_times()
-                cpu_s = times.user + times.system
-                if watcher is not None:
-                    watcher.on_progress(0, time.perf_counter() - start)
-                time.sleep(SAMPLE_S)
-        finally:
-            child.kill()
-            child.wait()
-        if child.returncode:
-            words.seek(0)
-            said = words.read()[-CHARACTERS_SHOWN:].strip()
-            raise ExpectedError(f"{command[0]} failed with code {child.returncode}: {said}")
-    return cpu_s
+    return read_sample(folder / "out.json", times.user + times.system)
 
 
 def read_sample(path: Path, cpu_s: float) -> LoadSample:

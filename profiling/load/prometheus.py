@@ -6,7 +6,7 @@ So a name is compared without this end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
 from dataclasses import dataclass
 
 import httpx
@@ -27,20 +27,16 @@ class Snapshot:
 
     def total(self, name: str, **labels: str) -> float:
         """Sums up the lines of this name with these labels; 0 without any."""
-        return sum(line.value for line in self._matching(name, labels))
+        return sum(self.by_label(name, "", **labels).values())
 
     def by_label(self, name: str, label: str, **labels: str) -> dict[str, float]:
         """Sums up by the values of one label, in the page's order."""
-        sums: dict[str, float] = {}
-        for line in self._matching(name, labels):
-            key = line.labels.get(label, "")
-            sums[key] = sums.get(key, 0.0) + line.value
+        sums: dict[str, float] = defaultdict(float)
+        for line in self.series:
+            is_named = line.name.removesuffix(TOTAL) == name.removesuffix(TOTAL)
+            if is_named and labels.items() <= line.labels.items():
+                sums[line.labels.get(label, "")] += line.value
         return sums
-
-    def _matching(self, name: str, labels: Mapping[str, str]) -> list[Sample]:
-        wanted, name = labels.items(), name.removesuffix(TOTAL)
-        named = (line for line in self.series if line.name.removesuffix(TOTAL) == name)
-        return [line for line in named if wanted <= line.labels.items()]
 
 
 def parse_metrics(text: str) -> Snapshot:

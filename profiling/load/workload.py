@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import tempfile
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -156,12 +157,13 @@ def generate(spec: WorkloadSpec, folder: Path) -> None:
 def encode_all(spec: WorkloadSpec) -> list[bytes]:
     """Returns the photographs as JPEGs whose mean size is within 1 % of the wanted size."""
     images = render_images(spec)
-    below, above = QUALITIES[0], QUALITIES[-1]
-    while above - below > 1:
-        middle = (below + above) // 2
-        size = mean_size([encode_jpeg(image, middle) for image in images])
-        below, above = (middle, above) if size < spec.mean_bytes else (below, middle)
-    return mix_qualities(images, below, above, spec.mean_bytes)
+
+    def measure(quality: int) -> int:
+        return sum(len(encode_jpeg(image, quality)) for image in images)
+
+    wanted = spec.mean_bytes * spec.count
+    above = bisect_left(QUALITIES, wanted, 1, len(QUALITIES) - 1, key=measure)
+    return mix_qualities(images, QUALITIES[above - 1], QUALITIES[above], spec.mean_bytes)
 
 
 def mix_qualities(

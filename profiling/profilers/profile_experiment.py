@@ -17,6 +17,7 @@ from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.serving_settings import name_keys
 from offpath.profiling.core.run import Cell, Observer, Run
 from offpath.profiling.load.workload import Workload, load_workload
+from offpath.profiling.profilers.handler_profilers import PROFILERS
 from offpath.profiling.profilers.profile_report import FUNCTIONS, LINES, PREFIX, list_batches
 from offpath.profiling.profilers.profiled_process import (
     DEFAULT_BATCH_SIZE,
@@ -25,7 +26,6 @@ from offpath.profiling.profilers.profiled_process import (
     ProfileJob,
     profile_handler,
 )
-from offpath.profiling.profilers.threads import PROFILERS
 from offpath.profiling.servers.put_store import PREDICTION_LOG, Beside, run_put_store
 
 OFFPATH, STOCK, NAIVE = "offpath", "stock", "naive"
@@ -178,7 +178,7 @@ def build_handler(
 
     model = load_model(model_name)
     if source == NAIVE:
-        return archives.build_naive(model, folder)
+        return archives.build_naive(model, {}, folder)
     log = {"prediction_log": dict(PREDICTION_LOG)} if has_log else {}
     config = archives.offpath_config(model, 1, threads=1, **log)
     config |= name_keys(batch_size=batch_size)

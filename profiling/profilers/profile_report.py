@@ -26,7 +26,7 @@ from offpath.profiling.core.figures import format_figure, format_ms, format_shar
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.profilers.collector import BatchSample, FunctionSample, LineSample
-from offpath.profiling.profilers.threads import PROFILERS
+from offpath.profiling.profilers.handler_profilers import PROFILERS
 from offpath.profiling.report.charts import Bar, BarChart, Chart
 from offpath.profiling.report.document import (
     Document,
@@ -129,7 +129,7 @@ class Profiled:
         """Lists name, milliseconds and share of each part, then those of the total."""
         whole = self.total(kind)
         return [
-            (part, format_ms(ms / 1e3), format_share(ms / whole if whole else 0.0))
+            (part, format_ms(ms), format_share(ms / whole if whole else 0.0))
             for part, ms in {**self.parts(kind), TOTAL: whole}.items()
         ]
 
@@ -172,14 +172,10 @@ def read_profile(run: Run, baseline: str | None = None) -> list[Profiled]:
     return [Profiled(summary, name, "" if is_alone else base or "") for name in names]
 
 
-def show_ms(ms: float | None) -> str:
-    return "" if ms is None else format_ms(ms / 1e3)
-
-
 def draw_bars(handlers: Handlers, title: str, kind: str) -> list[Chart]:
     """Draws stacked bars of the parts of a kind, on one scale."""
     bars = [
-        Bar(one.name, one.total(kind), f"{show_ms(one.total(kind))} ms", parts=parts)
+        Bar(one.name, one.total(kind), f"{format_ms(one.total(kind))} ms", parts=parts)
         for one in handlers
         if (parts := one.parts(kind))
     ]
@@ -211,14 +207,14 @@ def format_lines(group: LineGroup) -> str:
         [
             str(line.line),
             f"{line.hits:,}",
-            format_ms(line.time_s),
+            format_ms(1e3 * line.time_s),
             format_share(line.time_s / group.total_s),
             line.source.rstrip(),
         ]
         for line in group.lines
         if line.hits and line.time_s >= COLD_SHARE * group.total_s
     ]
-    first, ms = group.lines[0], format_ms(group.total_s)
+    first, ms = group.lines[0], format_ms(1e3 * group.total_s)
     title = f"{group.handler}, {first.function} ({Path(first.file).name}): {ms} ms"
     columns = ["line", "hits", "ms", "share", "source"]
     return format_table(columns, rows, title=title, words=0, code=4)
@@ -230,8 +226,8 @@ def format_overview(handlers: Handlers) -> str:
             handler.name,
             f"{handler.batches:,}",
             f"{handler.images:,}",
-            show_ms(handler.value(BATCH + MEAN)),
-            show_ms(handler.total(STAGE)),
+            format_ms(handler.value(BATCH + MEAN)),
+            format_ms(handler.total(STAGE)),
             handler.format_ratio(),
         ]
         for handler in handlers
@@ -249,7 +245,7 @@ def format_stages(handler: Profiled) -> str:
     for part, ms, share in handler.list_rows(STAGE):
         metric = BATCH if part == TOTAL else f"{STAGE}.{part}"
         figures = [handler.value(metric + end) for end in (".p50", ".p95", ".p99", MEAN)]
-        rows.append([part, *map(show_ms, figures), share, ms])
+        rows.append([part, *map(format_ms, figures), share, ms])
     columns = ["stage", "p50", "p95", "p99", "mean", "share", "per image"]
     return format_table(columns, rows, title=f"{handler.name}, ms per batch", has_total=True)
 
@@ -269,26 +265,14 @@ def format_functions(handler: Profiled) -> str:
         [
             name_function(one),
             one.kind,
-            format_ms(one.cumulative_s),
-            format_ms(one.own_s),
+            format_ms(1e3 * one.cumulative_s),
+            format_ms(1e3 * one.own_s),
             f"{one.calls:,}",
         ]
         for one in functions[:HOT_FUNCTIONS]
     ]
     columns = ["function", "kind", "cumulative ms", "own ms", "calls"]
     return format_table(columns, rows, title=handler.name, words=2)
-
-
-def show_stages(handlers: Handlers, charts: Sequence[Chart]) -> list[Section]:
-    return [
-        Section("Handlers", format_overview(handlers)),
-        Section("Stages", charts=charts, note="Means of all batches."),
-        Section(
-            "Stages in figures",
-            join_blocks(*map(format_stages, handlers)),
-            note="Means add up to the total.",
-        ),
-    ]
 
 
 def show_lines(handlers: Handlers) -> list[Section]:
@@ -307,8 +291,18 @@ def show_lines(handlers: Handlers) -> list[Section]:
     ]
 
 
-def show_functions(handlers: Handlers) -> list[Section]:
-    return [
+def document_of(run: Run, baseline: str | None) -> Document:
+    """Makes the document of a profile of handlers; the default baseline is the first handler."""
+    handlers = read_profile(run, baseline)
+    charts = draw_bars(handlers, "Milliseconds per image", STAGE)
+    sections = [
+        Section("Handlers", format_overview(handlers)),
+        Section("Stages", charts=charts, note="Means of all batches."),
+        Section(
+            "Stages in figures",
+            join_blocks(*map(format_stages, handlers)),
+            note="Means add up to the total.",
+        ),
         Section(
             "Own time by package",
             join_blocks(*map(format_kinds, handlers)),
@@ -320,13 +314,6 @@ def show_functions(handlers: Handlers) -> list[Section]:
         ),
         *show_lines(handlers),
     ]
-
-
-def document_of(run: Run, baseline: str | None) -> Document:
-    """Makes the document of a profile of handlers; the default baseline is the first handler."""
-    handlers = read_profile(run, baseline)
-    charts = draw_bars(handlers, "Milliseconds per image", STAGE)
-    sections = [*show_stages(handlers, charts), *show_functions(handlers)]
     names = ", ".join(handler.name for handler in handlers)
     title = f"{PROFILERS[run.experiment.removeprefix(PREFIX)].title}: {names}"
     return describe_run(run, Document(title, sections, warnings=find_doubts(run), headline=charts))

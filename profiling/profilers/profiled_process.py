@@ -43,7 +43,7 @@ from offpath.profiling.profilers.collector import (
     LineSample,
     LoadedHandler,
 )
-from offpath.profiling.profilers.threads import PROFILERS
+from offpath.profiling.profilers.handler_profilers import PROFILERS
 
 MODULE = "offpath.profiling.profilers.profiled_process"
 MODEL_NAME = "classifier"

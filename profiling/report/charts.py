@@ -12,8 +12,7 @@ import math
 import re
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from itertools import cycle
@@ -178,7 +177,7 @@ class Series:
 
 @dataclass(frozen=True)
 class LineChart(Chart):
-    """Lines with markers; a few x values become the ticks of a logarithmic axis.
+    """Lines with markers; a few x values become the ticks of their logarithmic axis.
 
     Attributes:
         bound: y value and name of a dashed horizontal line.
@@ -187,7 +186,6 @@ class LineChart(Chart):
     x_label: str
     y_label: str
     series: Sequence[Series]
-    log_x: bool = False
     log_y: bool = False
     bound: tuple[float, str] | None = None
 
@@ -202,10 +200,9 @@ class LineChart(Chart):
 
     def draw(self, panel: Any) -> None:
         for index, series in enumerate(self.series):
-            points = [point for point in series.points if self._has_place(point)]
             panel.plot(
-                [x for x, _ in points],
-                [y for _, y in points],
+                [x for x, _ in series.points],
+                [y for _, y in series.points],
                 color=PALETTE[SERIES[index % len(SERIES)]],
                 marker=MARKERS[index % len(MARKERS)],
                 markersize=3,
@@ -217,8 +214,7 @@ class LineChart(Chart):
         if self.bound:
             panel.axhline(self.bound[0], label=self.bound[1], **DASHED)
         xs = sorted({x for series in self.series for x, _ in series.points})
-        if self.log_x:
-            scale_logarithmically(panel, "x", xs)
+        scale_logarithmically(panel, "x", xs)
         if self.log_y:
             scale_logarithmically(panel, "y", ())
         else:
@@ -226,12 +222,6 @@ class LineChart(Chart):
         panel.set_xlabel(self.x_label, loc="right")
         panel.set_ylabel(self.y_label)
         panel.grid()
-
-    def _has_place(self, point: Point) -> bool:
-        """Tells whether a point can be drawn: finite, and above 0 on a logarithmic axis."""
-        x, y = point
-        finite = math.isfinite(x) and math.isfinite(y)
-        return finite and (x > 0 or not self.log_x) and (y > 0 or not self.log_y)
 
 
 def name_bars(panel: Any, unit: str, labels: Sequence[str], texts: Sequence[str]) -> None:
@@ -328,12 +318,21 @@ def draw_svg(charts: Sequence[Chart], has_titles: bool) -> str:
 
 def render(charts: Sequence[Chart], has_titles: bool) -> str:
     """Draws all charts into one figure as SVG; equal charts give equal text."""
+    import matplotlib
+
+    # Without a window system.
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
     rows = [math.ceil(len(chart.names) / count_legend_columns(chart.names)) for chart in charts]
     heights = [
         chart.height_in + (LEGEND_ROW_PT * count + TITLE_PT * has_titles) / 72
         for chart, count in zip(charts, rows)
     ]
-    with plotting() as pyplot:
+    drawing = io.StringIO()
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        # The reader's browser has fonts for the letters that matplotlib lacks.
+        warnings.filterwarnings("ignore", "Glyph")
         figure = pyplot.figure(figsize=(WIDTH_IN, sum(heights)), layout="constrained")
         parts = figure.subfigures(len(charts), 1, height_ratios=heights, squeeze=False)
         for chart, part in zip(charts, parts[:, 0]):
@@ -345,19 +344,10 @@ def render(charts: Sequence[Chart], has_titles: bool) -> str:
         for artist in figure.findobj():
             # Nothing reaches beyond its axes, and matplotlib names clip paths by memory addresses.
             artist.set_clip_on(False)
-        drawing = save(figure)
+        unset = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(drawing, format="svg", transparent=True, metadata=unset)
         pyplot.close(figure)
-    return drawing
-
-
-def save(figure: Any) -> str:
-    buffer = io.StringIO()
-    with warnings.catch_warnings():
-        # The reader's browser has fonts for the letters that matplotlib lacks.
-        warnings.filterwarnings("ignore", "Glyph")
-        unset = ("Creator", "Date", "Format", "Type")
-        figure.savefig(buffer, format="svg", transparent=True, metadata=dict.fromkeys(unset))
-    return buffer.getvalue()
+    return drawing.getvalue()
 
 
 def add_legend(part: Any, panel: Any, title: str | None) -> None:
@@ -390,15 +380,3 @@ def count_legend_columns(names: Sequence[str]) -> int:
         if LEGEND_KEY_PT * columns + LEGEND_LETTER_PT * letters <= 72 * WIDTH_IN:
             return columns
     return 1
-
-
-@contextmanager
-def plotting() -> Iterator[Any]:
-    """Yields matplotlib's pyplot without a window system, in our style."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    with matplotlib.rc_context(STYLE):
-        yield pyplot

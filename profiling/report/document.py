@@ -183,8 +183,7 @@ def describe_workload(workload: Mapping[str, Any]) -> str:
         return ""
     mean = workload.get("mean_bytes")
     size = f" of {format_bytes(mean)} mean" if mean else ""
-    name = f"{workload['name']}: " if "name" in workload else ""
-    return f"{name}{workload.get('count', '?')} photographs{size}"
+    return f"{workload.get('count', '?')} photographs{size}"
 
 
 def describe_settings(settings: Mapping[str, Any]) -> str:

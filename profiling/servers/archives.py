@@ -76,7 +76,14 @@ def build_offpath(model: ModelUnderTest, config: Mapping[str, Any], folder: Path
     return build_archive(spec, folder).path
 
 
-def build_stock(model: ModelUnderTest, config: Mapping[str, Any] | None, folder: Path) -> Path:
+def build_for_export(model: ModelUnderTest, workers: int, batch_size: int, folder: Path) -> Path:
+    store = folder / "store"
+    store.mkdir()
+    keys = name_keys(batch_size=batch_size)
+    return build_offpath(model, {**offpath_config(model, workers), **keys}, store)
+
+
+def build_stock(model: ModelUnderTest, config: Mapping[str, Any], folder: Path) -> Path:
     own = read_preprocessing(model)
     if own == STOCK_SETTINGS:
         return pack(model, "image_classifier", folder, config)
@@ -84,7 +91,7 @@ def build_stock(model: ModelUnderTest, config: Mapping[str, Any] | None, folder:
     return pack(model, BASELINES_DIR / "stock_handler.py", folder, config, extra)
 
 
-def build_naive(model: ModelUnderTest, folder: Path) -> Path:
+def build_naive(model: ModelUnderTest, _: Mapping[str, Any], folder: Path) -> Path:
     """Builds the archive of a typical first handler.
 
     It has no model-config.yaml. The author of such a handler sets the batch size in
@@ -94,7 +101,7 @@ def build_naive(model: ModelUnderTest, folder: Path) -> Path:
     settings = json.loads((BASELINES_DIR / NAIVE_CONFIG).read_text(encoding="utf-8"))
     settings |= read_preprocessing(model)
     extra = {NAIVE_CONFIG: json.dumps(settings)}
-    return pack(model, BASELINES_DIR / "naive_handler.py", folder, extra_files=extra)
+    return pack(model, BASELINES_DIR / "naive_handler.py", folder, {}, extra)
 
 
 def read_preprocessing(model: ModelUnderTest) -> dict[str, Any]:
@@ -115,14 +122,14 @@ def pack(
     model: ModelUnderTest,
     handler: str | Path,
     folder: Path,
-    config: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any],
     extra_files: Mapping[str, str] = {},
 ) -> Path:
     """Writes an archive with another handler, as torch-model-archiver does.
 
     Args:
         handler: name of a built-in handler, or a file.
-        config: content of model-config.yaml; None for no such file.
+        config: content of model-config.yaml; empty for no such file.
         extra_files: name -> content of files beside weights and labels.
     """
     described = {
@@ -130,7 +137,7 @@ def pack(
         **{"modelFile": model.model_file.name, "serializedFile": WEIGHTS_FILE},
     }
     texts = {LABELS: format_index_to_name(model.labels), **extra_files}
-    if config is not None:
+    if config:
         described["configFile"] = CONFIG_FILE
         texts[CONFIG_FILE] = format_model_config(config)
     files: dict[str, bytes | Path] = {

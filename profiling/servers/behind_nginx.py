@@ -16,13 +16,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from offpath.errors import ExpectedError
-from offpath.profiling.load.call import Call
-from offpath.profiling.load.window import RunningServer
-from offpath.profiling.servers.adapter import PackagedAdapter
-from offpath.profiling.servers.mosec import MosecOffpathDecode
+from offpath.profiling.load.generators import Call
+from offpath.profiling.load.load_window import RunningServer
+from offpath.profiling.servers.server_adapter import PackagedAdapter
 from offpath.profiling.servers.server_process import is_ok, start_process
 from offpath.profiling.servers.torchserve import NGINX
-from offpath.profiling.servers.triton import TritonOffpathDecode
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.process.ports import resolve_ports
 from offpath.serving.server.server_settings import LOOPBACK
@@ -83,15 +81,16 @@ class BehindNginx(PackagedAdapter):
             return str(error)
         return super().why_not()
 
-    def make_call(self) -> Call:
-        call = super().make_call()
+    @property
+    def call(self) -> Call:
+        call = super().call
         return replace(call, headers={**call.headers, "Authorization": TOKEN})
 
     @contextmanager
-    def running(self) -> Iterator[RunningServer]:
+    def running(self, folder: Path) -> Iterator[RunningServer]:
         (port,) = resolve_ports(LOOPBACK, [0])
         address = f"{LOOPBACK}:{port}"
-        with super().running() as server, TemporaryDirectory(prefix="offpath-") as scratch:
+        with super().running(folder) as server, TemporaryDirectory(prefix="offpath-") as scratch:
             rival, slash, path = server.predict_url.removeprefix("http://").partition("/")
             config = Path(scratch) / "nginx.conf"
             config.write_text(
@@ -112,11 +111,3 @@ class BehindNginx(PackagedAdapter):
                     },
                     is_running=lambda: server.is_running() and nginx.is_running(),
                 )
-
-
-class MosecNginx(BehindNginx, MosecOffpathDecode):
-    name = "mosec-nginx"
-
-
-class TritonNginx(BehindNginx, TritonOffpathDecode):
-    name = "triton-nginx"

@@ -77,9 +77,12 @@ class Environment:
     def packages(self) -> Path:
         return site_packages(self.folder)
 
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
     def find(self) -> Path | None:
-        folder = self.folder
-        return folder / "bin" / "python" if (folder / WHOLE_FILE).exists() else None
+        return self.python if (self.folder / WHOLE_FILE).exists() else None
 
     def ensure(self) -> Path:
         """Installs the environment where that was not done, and returns its Python.
@@ -100,11 +103,11 @@ class Environment:
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
-        return folder / "bin" / "python"
+        return self.python
 
     def _install(self, folder: Path) -> None:
         command = [
-            *(str(folder / "bin" / "python"), "-m", "pip", "install"),
+            *(str(self.python), "-m", "pip", "install"),
             *("--disable-pip-version-check", "--no-input", "--progress-bar", "off"),
             *("-c", str(folder / CONSTRAINTS_FILE), *self.requirements),
         ]
@@ -119,21 +122,16 @@ class Environment:
 
 def shared_folders() -> list[str]:
     """Lists the folders of SHARED and our code, each once; ExpectedError if one is missing."""
-    found = {module: package_folder(module) for module in (*SHARED, OWN_PACKAGE)}
-    for module, folder in found.items():
-        if folder is None:
+    found = {}
+    for module in (*SHARED, OWN_PACKAGE):
+        spec = importlib.util.find_spec(module)
+        if spec is None or spec.origin is None:
             raise ExpectedError(
                 f"no {module} in {sys.prefix!r}: the servers under test share ours;"
                 " pip install 'torchserve-offpath[serve,bench]'"
             )
-    return list(dict.fromkeys(str(folder) for folder in found.values()))
-
-
-def package_folder(module: str) -> Path | None:
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
-        return None
-    return Path(spec.origin).resolve().parents[1]
+        found[str(Path(spec.origin).resolve().parents[1])] = module
+    return list(found)
 
 
 def shared_pins(requirements: Sequence[str]) -> list[str]:

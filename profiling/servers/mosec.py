@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from offpath.profiling.servers.adapter import PackagedAdapter, ProgramSettings, Start, is_service
+from offpath.profiling.servers.behind_nginx import BehindNginx
 from offpath.profiling.servers.environments import Environment
+from offpath.profiling.servers.server_adapter import PackagedAdapter, Start
 from offpath.serving.server.server_settings import LOOPBACK
+
+# The load gives a request up after this time too, so that a slow model's queue is measured.
+TIMEOUT_MS = 120_000
 
 
 class Mosec(PackagedAdapter):
@@ -13,6 +17,7 @@ class Mosec(PackagedAdapter):
     name = "mosec"
     # It brings its own HTTP server and needs two small packages.
     environment = Environment("mosec", ("mosec==0.9.8",), size_mb=40)
+    program = "mosec_program.py"
     predict_path, ready_path = "/inference", "/metrics"
     # It listens when the first worker is there.
     ready_line = "socket connected to"
@@ -21,12 +26,11 @@ class Mosec(PackagedAdapter):
 
     def make_command(self, start: Start) -> list[str]:
         # By default it listens on all addresses, and gives up a request after 3 s.
-        timeout_ms = ProgramSettings.timeout_s * 1000
-        return start.run_module(
-            __name__,
+        return [
+            *super().make_command(start),
             *("--address", LOOPBACK, "--port", str(start.port)),
-            *("--timeout", str(timeout_ms)),
-        )
+            *("--timeout", str(TIMEOUT_MS)),
+        ]
 
 
 class MosecOffpathDecode(Mosec):
@@ -35,35 +39,5 @@ class MosecOffpathDecode(Mosec):
     name, kind = "mosec-offpath-decode", "offpath-decode"
 
 
-if is_service():
-    from mosec import Server, Worker
-
-    SETTINGS = ProgramSettings.from_environment()
-
-    class MosecWorker(Worker):
-        """Decodes and classifies; one process per worker, as in mosec's README."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.classify = SETTINGS.load_classifier()
-
-        def deserialize(self, data: bytes) -> bytes:
-            """Returns the body unchanged: mosec itself would read JSON."""
-            return data
-
-        def forward(self, data: list[bytes] | bytes) -> list[dict[str, float]] | dict[str, float]:
-            """Answers a batch, or one photograph where `max_batch_size` is 1."""
-            if isinstance(data, list):
-                return self.classify(data)
-            return self.classify([data])[0]
-
-
-if __name__ == "__main__":
-    server = Server()
-    server.append_worker(
-        MosecWorker,
-        num=SETTINGS.workers,
-        max_batch_size=SETTINGS.batch_size,
-        max_wait_time=SETTINGS.max_batch_delay_ms,
-    )
-    server.run()
+class MosecNginx(BehindNginx, MosecOffpathDecode):
+    name = "mosec-nginx"

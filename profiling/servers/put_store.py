@@ -3,7 +3,7 @@
 Our log ships its segments to it, and the naive handler puts one object for each prediction. It
 keeps nothing, checks no signature, and prints the path of each put.
 
-python -m offpath.profiling.servers.put_store MILLISECONDS
+python -m offpath.profiling.servers.put_store
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ class Beside:
 
 
 @contextmanager
-def run_put_store(put_latency_ms: float = PUT_LATENCY_MS) -> Iterator[Beside]:
+def run_put_store() -> Iterator[Beside]:
     """Runs the stand-in with an empty spool; yields the variables of both handlers.
 
     Raises ExpectedError if it does not start.
     """
     with TemporaryDirectory(prefix="offpath-puts-", ignore_cleanup_errors=True) as scratch:
         folder = Path(scratch)
-        log, command = folder / "puts.log", [sys.executable, "-m", MODULE]
+        log = folder / "puts.log"
         with start_process(
             "put store",
-            [*command, str(put_latency_ms)],
+            [sys.executable, "-m", MODULE],
             log,
             lambda: log.read_text().endswith("\n"),
             scratch=folder,
@@ -86,11 +86,10 @@ class PutHandler(BaseHTTPRequestHandler):
     """Answers each put with the ETag that proves what was received."""
 
     protocol_version = "HTTP/1.1"
-    latency_s = 0.0
 
     def do_PUT(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        time.sleep(self.latency_s)
+        time.sleep(PUT_LATENCY_MS / 1e3)
         print(self.path, flush=True)
         self.send_response(200)
         self.send_header("ETag", f'"{hashlib.md5(body).hexdigest()}"')
@@ -102,7 +101,6 @@ class PutHandler(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    PutHandler.latency_s = float(sys.argv[1]) / 1e3
     with ThreadingHTTPServer((LOOPBACK, 0), PutHandler) as server:
         print(f"http://{LOOPBACK}:{server.server_port}", flush=True)
         server.serve_forever()

@@ -6,26 +6,20 @@ where 127.0.0.1 is the node's address. They keep to it only where a machine has 
 
 from __future__ import annotations
 
-import asyncio
+import json
 import os
 import secrets
-import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from offpath.profiling.servers.adapter import (
-    READY,
-    PackagedAdapter,
-    ProgramSettings,
-    Start,
-    is_service,
-)
-from offpath.profiling.servers.confined import confine, why_no_namespace
+from offpath.deploy.ray.ray_export import export_ray
+from offpath.profiling.servers.archives import NAME, build_for_export
 from offpath.profiling.servers.environments import Environment
-from offpath.serving.server.server_settings import LOOPBACK
+from offpath.profiling.servers.network_namespace import confine, why_no_namespace
+from offpath.profiling.servers.programs.program_settings import READY
+from offpath.profiling.servers.server_adapter import PackagedAdapter, Start
 
-if TYPE_CHECKING:
-    from starlette.requests import Request
-
+# In a namespace of its own every port is free.
+EXPORT_PORT = 8000
 # Those of Ray's throughput-optimised flags that suit an application which computes on the event
 # loop.
 LOGGING = {
@@ -58,7 +52,10 @@ class RayServe(PackagedAdapter):
         ),
         size_mb=350,
     )
+    program = "ray_program.py"
     predict_path, ready_path = "/", "/-/healthz"
+    # Printed when the replicas are there. HAProxy learns of them later.
+    ready_line, ready_lines = READY, 1
     # Processes name themselves after their actor.
     worker_mark = "ray::ServeReplica"
 
@@ -89,46 +86,27 @@ class RayServe(PackagedAdapter):
             **FAST,
         }
 
-    def is_ready(self, start: Start) -> bool:
-        # The program prints a line when the replicas are there. HAProxy learns of them later.
-        return READY in start.log.read_text(errors="replace") and super().is_ready(start)
 
+class OffpathRay(RayServe):
+    """Ray Serve with the output of `offpath export ray`, behind Ray's HAProxy."""
 
-if is_service():
-    import ray
-    from ray import serve
+    name, kind = "offpath-ray", "offpath"
+    predict_path, ready_path = f"/predictions/{NAME}", "/ping"
+    # A replica answers `ready_path`, so no line has to.
+    ready_line = ""
 
-    SETTINGS = ProgramSettings.from_environment()
+    def build(self, folder: Path) -> None:
+        archive = build_for_export(self.model, self.workers, self.batch_size, folder)
+        export_ray(archive, folder / "application", port=EXPORT_PORT)
 
-    @serve.deployment(
-        num_replicas=SETTINGS.workers,
-        ray_actor_options={"num_cpus": 1},
-        # The default of 5 would never fill a batch: Ray's documentation asks for more than the
-        # batch.
-        max_ongoing_requests=4 * SETTINGS.batch_size,
-    )
-    class RayReplica:
-        def __init__(self) -> None:
-            self.classify_batch = SETTINGS.load_classifier()
+    def make_command(self, start: Start) -> list[str]:
+        # In a namespace, because HAProxy and Ray listen on all addresses.
+        config = start.folder / "application" / "config.yaml"
+        command = [str(start.python), "-m", "ray.serve.scripts", "run", str(config)]
+        return confine(start.python, start.port, EXPORT_PORT, command)
 
-        @serve.batch(  # type: ignore[untyped-decorator]
-            max_batch_size=SETTINGS.batch_size,
-            batch_wait_timeout_s=SETTINGS.max_batch_delay_ms / 1000,
-        )
-        async def classify(self, images: list[bytes]) -> list[dict[str, float]]:
-            """Answers concurrent calls in a thread, as Ray asks of what computes."""
-            return await asyncio.to_thread(self.classify_batch, images)
-
-        async def __call__(self, request: Request) -> dict[str, float]:
-            labels: dict[str, float] = await self.classify(await request.body())
-            return labels
-
-
-if __name__ == "__main__":
-    # Without the dashboard's pages; log lines stay in Ray's own files.
-    ray.init(include_dashboard=False, num_cpus=SETTINGS.workers, log_to_driver=False)
-    serve.start(http_options={"host": LOOPBACK, "port": SETTINGS.port})
-    # Returns when all replicas are healthy.
-    serve.run(RayReplica.bind())  # type: ignore[attr-defined]
-    print(READY, flush=True)
-    signal.pause()
+    def make_environment(self, start: Start) -> dict[str, str]:
+        return super().make_environment(start) | {
+            "PYTHONPATH": str(start.folder / "application"),
+            "RAY_OVERRIDE_RESOURCES": json.dumps({"CPU": self.workers}),
+        }

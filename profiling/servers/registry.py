@@ -28,20 +28,23 @@ from offpath.archive.model_config import load_yaml, make_model_config
 from offpath.errors import WrongOption
 from offpath.handler.serving_settings import KEYS
 from offpath.profiling.load.model_under_test import ModelUnderTest
-from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
-from offpath.profiling.servers.behind_nginx import MosecNginx, TritonNginx
+from offpath.profiling.servers.archives import build_naive, build_stock
 from offpath.profiling.servers.environments import Environment
-from offpath.profiling.servers.exported import OffpathExportTriton, OffpathRay
-from offpath.profiling.servers.mosec import Mosec, MosecOffpathDecode
-from offpath.profiling.servers.ray_serve import RayServe
+from offpath.profiling.servers.mosec import Mosec, MosecNginx, MosecOffpathDecode
+from offpath.profiling.servers.ray_serve import OffpathRay, RayServe
+from offpath.profiling.servers.server_adapter import BATCH_SIZE, Adapter, PackagedAdapter
 from offpath.profiling.servers.torchserve import (
     TorchServeAdapter,
     as_it_is,
     make_stock_fixed,
-    naive,
     ours,
 )
-from offpath.profiling.servers.triton import Triton, TritonOffpathDecode
+from offpath.profiling.servers.triton import (
+    OffpathExportTriton,
+    Triton,
+    TritonNginx,
+    TritonOffpathDecode,
+)
 from offpath.serving.server.server_settings import find_config, read_properties
 
 # Name -> maker(model, cores).
@@ -51,10 +54,10 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {
     "offpath-granian": ours("offpath-granian", server="granian", has_door=True),
     "offpath-granian-direct": ours("offpath-granian-direct", server="granian"),
     "offpath-s3": ours("offpath-s3", has_store=True),
-    "torchserve-naive": naive("torchserve-naive"),
-    "torchserve-naive-s3": naive("torchserve-naive-s3", has_store=True),
-    "torchserve-stock": as_it_is("torchserve-stock"),
-    "granian-stock": as_it_is("granian-stock", server="granian"),
+    "torchserve-naive": as_it_is("torchserve-naive", build_naive),
+    "torchserve-naive-s3": as_it_is("torchserve-naive-s3", build_naive, has_store=True),
+    "torchserve-stock": as_it_is("torchserve-stock", build_stock),
+    "granian-stock": as_it_is("granian-stock", build_stock, server="granian"),
     "torchserve-fixed": make_stock_fixed,
     "triton": Triton,
     "triton-offpath-decode": TritonOffpathDecode,
@@ -69,9 +72,9 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {
 
 # Name -> environment that `offpath bench setup` installs; the other servers need none.
 ENVIRONMENTS: dict[str, Environment] = {
-    name: environment
+    name: make.environment
     for name, make in SERVERS.items()
-    if (environment := getattr(make, "environment", None)) is not None
+    if isinstance(make, type) and issubclass(make, PackagedAdapter)
 }
 MAX_MODELS = 64
 VARIANT_FORM = "NAME=SERVER:KEY=VALUE;KEY=VALUE"
@@ -179,10 +182,13 @@ def apply_override(server: Adapter, name: str, settings: Mapping[str, str]) -> T
     if of["handler"] and "handler" not in asked:
         raise WrongOption(f"variant {name!r}: {server.name!r} does not have our handler")
     archive = change_archive(asked, of["model"], of["handler"])
-    server = with_models(server, name, of["config"].pop(MODELS, "1"))
+    models = of["config"].pop(MODELS, "1")
+    if models not in map(str, range(1, MAX_MODELS + 1)):
+        raise WrongOption(f"variant {name!r}: models is {models!r}, expected 1 to {MAX_MODELS}")
     return replace(
         server,
         name=name,
+        models=int(models),
         archive_settings=archive,
         batch_size=(
             archive[KEYS["batch_size"]] if "batch_size" in of["model"] else server.batch_size
@@ -190,14 +196,6 @@ def apply_override(server: Adapter, name: str, settings: Mapping[str, str]) -> T
         overrides={**server.overrides, **change_config(server, of["config"])},
         env={**server.env, **of["env"]},
     )
-
-
-def with_models(server: TorchServeAdapter, name: str, count: str) -> TorchServeAdapter:
-    if count not in map(str, range(1, MAX_MODELS + 1)):
-        raise WrongOption(f"variant {name!r}: models is {count!r}, expected 1 to {MAX_MODELS}")
-    server = replace(server, models=int(count))
-    more = tuple(f"/predictions/{model}" for model in server.names[1:])
-    return replace(server, call=replace(server.call, more_paths=more))
 
 
 def change_config(server: TorchServeAdapter, config: dict[str, str]) -> dict[str, str]:

@@ -63,8 +63,14 @@ class ServerProcess:
         return find_members(self._mark, self.pid)
 
     def wait_until(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
+        # Imported here: the guard's process must stay small.
+        import httpx
+
         deadline = time.monotonic() + timeout_s
-        while not answers(is_ready):
+        while True:
+            with suppress(httpx.TransportError):
+                if is_ready():
+                    return
             if not self.is_running():
                 raise ExpectedError(
                     f"server {self.name!r} ended while starting, with code"
@@ -137,16 +143,6 @@ def start_process(
     finally:
         server.end(stop_timeout_s)
         guard.release()
-
-
-def answers(is_ready: Callable[[], bool]) -> bool:
-    # Imported here: the guard's process must stay small.
-    import httpx
-
-    try:
-        return is_ready()
-    except httpx.TransportError:
-        return False
 
 
 def is_ok(url: str) -> Callable[[], bool]:

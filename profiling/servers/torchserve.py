@@ -7,25 +7,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from offpath.errors import ExpectedError
 from offpath.handler.serving_settings import name_keys
-from offpath.profiling.load.call import Call
+from offpath.profiling.load.generators import Call
+from offpath.profiling.load.load_window import BESIDE, Groups, RunningServer
 from offpath.profiling.load.model_under_test import ModelUnderTest
-from offpath.profiling.load.window import BESIDE, Groups, RunningServer
 from offpath.profiling.servers import archives
-from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.put_store import (
     PREDICTION_LOG,
     PUT_LATENCY_MS,
     Beside,
     run_put_store,
 )
+from offpath.profiling.servers.server_adapter import BATCH_SIZE, Adapter
 from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
@@ -47,10 +48,7 @@ NGINX = "nginx"
 
 
 def describe_running(
-    server: Server,
-    beside: Beside = Beside(),
-    began_s: float | None = None,
-    door: Door | None = None,
+    server: Server, door: Door | None, beside: Beside, began_s: float
 ) -> RunningServer:
     """Describes a ready TorchServe or Granian, perhaps behind a door."""
 
@@ -93,18 +91,16 @@ class TorchServeAdapter(Adapter):
     """
 
     name: str
-    build: Callable[[Path, Mapping[str, Any]], Path]
+    build: Callable[[Mapping[str, Any], Path], Path]
     archive_settings: Mapping[str, Any] = field(default_factory=dict)
     server: str = "torchserve"
     stock: bool = False
     overrides: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
-    call: Call = field(default_factory=Call)
     batch_size: int = BATCH_SIZE
     has_store: bool = False
     has_door: bool = False
     models: int = 1
-    _store: Path | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -124,6 +120,10 @@ class TorchServeAdapter(Adapter):
     @property
     def names(self) -> list[str]:
         return [archives.NAME, *(f"{archives.NAME}{n}" for n in range(2, self.models + 1))]
+
+    @property
+    def call(self) -> Call:
+        return Call(more_paths=tuple(f"/predictions/{name}" for name in self.names[1:]))
 
     @property
     def config(self) -> dict[str, Any]:
@@ -146,45 +146,40 @@ class TorchServeAdapter(Adapter):
 
     def prepare(self, folder: Path) -> None:
         folder.mkdir(parents=True)
-        self.build(folder, self.config)
-        self._store = folder
+        self.build(self.config, folder)
 
     @contextmanager
-    def running(self) -> Iterator[RunningServer]:
-        if self.has_door:
-            settings = self._make_settings(Beside())
-            session = OneHostSession(lambda _: settings, DOOR, View())
-            try:
+    def running(self, folder: Path) -> Iterator[RunningServer]:
+        beside_it = run_put_store() if self.has_store else nullcontext(Beside())
+        with beside_it as beside, ExitStack() as stack:
+            began_s, settings = time.perf_counter(), self._make_settings(folder, beside)
+            if self.has_door:
+                session = OneHostSession(lambda _: settings, DOOR, View())
+                stack.callback(session.stop)
                 session.start()
-                yield describe_running(session.rotation.current, door=session.door)
-            finally:
-                session.stop()
-            return
-        with run_put_store() if self.has_store else nullcontext(Beside()) as beside:
-            began_s = time.perf_counter()
-            server = make_server(self._make_settings(beside))
-            try:
+                yield describe_running(session.rotation.current, session.door, beside, began_s)
+            else:
+                server = make_server(settings)
+                stack.callback(server.stop)
                 start_checked(server)
-                yield describe_running(server, beside, began_s)
-            finally:
-                server.stop()
+                yield describe_running(server, None, beside, began_s)
 
-    def _make_settings(self, beside: Beside) -> ServerSettings:
-        if self._store is None:
-            raise RuntimeError(f"server {self.name!r} was started before prepare()")
+    def _make_settings(self, store: Path, beside: Beside) -> ServerSettings:
         return ServerSettings(
-            model_store=self._store,
+            model_store=store,
             models=tuple(f"{name}={ARCHIVE}" for name in self.names),
             server=self.server,
             stock=self.stock,
             inference_port=0,
             metrics_port=0,
-            log_dir=self._store / "logs",
+            log_dir=store / "logs",
             overrides=self.overrides,
             env={**self.env, **beside.env},
         )
 
 
+# Writes the .mar of a model with some settings into a folder.
+BuildModel = Callable[[ModelUnderTest, Mapping[str, Any], Path], Path]
 # Makes a server under test of a model and a number of cores.
 Make = Callable[[ModelUnderTest, int], TorchServeAdapter]
 
@@ -195,37 +190,14 @@ def ours(name: str, **settings: Any) -> Make:
     def make(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
         log = {"prediction_log": PREDICTION_LOG} if settings.get("has_store") else {}
         config = archives.offpath_config(model, cores, **log)
-        return TorchServeAdapter(
-            name,
-            lambda folder, asked: archives.build_offpath(model, asked, folder),
-            config,
-            **settings,
-        )
+        return TorchServeAdapter(name, partial(archives.build_offpath, model), config, **settings)
 
     return make
 
 
-def naive(name: str, has_store: bool = False) -> Make:
-    """Returns the maker of a typical first handler (`baselines/naive_handler.py`) on defaults.
-
-    It puts each prediction into the stand-in for S3, where one is beside it.
-    """
-    return lambda model, _: TorchServeAdapter(
-        name,
-        lambda folder, _: archives.build_naive(model, folder),
-        stock=True,
-        has_store=has_store,
-    )
-
-
-def as_it_is(name: str, **settings: Any) -> Make:
-    """Returns the maker of the stock image_classifier on a server's defaults, without batches."""
-    return lambda model, _: TorchServeAdapter(
-        name,
-        lambda folder, _: archives.build_stock(model, None, folder),
-        stock=True,
-        **settings,
-    )
+def as_it_is(name: str, build: BuildModel, **settings: Any) -> Make:
+    """Returns the maker of another handler's archive on a server's defaults, without batches."""
+    return lambda model, _: TorchServeAdapter(name, partial(build, model), stock=True, **settings)
 
 
 def make_stock_fixed(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
@@ -234,7 +206,7 @@ def make_stock_fixed(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
     del config["handler"]
     return TorchServeAdapter(
         "torchserve-fixed",
-        lambda folder, asked: archives.build_stock(model, asked, folder),
+        partial(archives.build_stock, model),
         config,
         stock=True,
         overrides={"vmargs": "-Xms2g -Xmx2g -XX:+UseParallelGC"},

@@ -1,8 +1,5 @@
 """Triton Inference Server: the real binary, from NVIDIA's wheel, with its python backend.
 
-A copy of this module is the backend's model.py, see
-https://github.com/triton-inference-server/python_backend
-
 The `nvidia-pytriton` wheel bundles tritonserver 2.51 (release 24.10) with the python backend and
 its stubs, and none of the other backends; PyTriton's own Python layer is not used.
 """
@@ -15,23 +12,22 @@ import shutil
 import sys
 import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from offpath.profiling.load.call import Call
-from offpath.profiling.servers.adapter import (
-    MAX_BATCH_DELAY_MS,
-    PackagedAdapter,
-    ProgramSettings,
-    Start,
-    is_service,
-)
+from offpath.deploy.triton.triton_export import export_triton
+from offpath.profiling.load.generators import Call
+from offpath.profiling.servers.archives import build_for_export
+from offpath.profiling.servers.behind_nginx import BehindNginx
 from offpath.profiling.servers.environments import Environment
+from offpath.profiling.servers.server_adapter import (
+    MAX_BATCH_DELAY_MS,
+    PROGRAMS,
+    PackagedAdapter,
+    Start,
+)
 from offpath.serving.server.server_settings import LOOPBACK
-
-if TYPE_CHECKING:
-    from offpath.profiling.servers.classifiers import Labels
 
 MODEL = "classifier"
 # Version of Python that the backend's stub must be for.
@@ -95,6 +91,7 @@ class Triton(PackagedAdapter):
         ),
         size_mb=250,
     )
+    program = "triton_model.py"
     predict_path, ready_path = f"/v2/models/{MODEL}/infer", "/v2/health/ready"
     worker_mark = "triton_python_backend_stub"
     # The second port is the metrics'.
@@ -104,7 +101,8 @@ class Triton(PackagedAdapter):
     def settings(self) -> dict[str, Any]:
         return super().settings | {"version": "tritonserver 2.51, python backend"}
 
-    def make_call(self) -> Call:
+    @property
+    def call(self) -> Call:
         return Call(RAW_BODY, read_reply=read_outputs)
 
     def why_not(self) -> str | None:
@@ -139,7 +137,7 @@ class Triton(PackagedAdapter):
     def write_models(self, folder: Path) -> None:
         version = folder / "models" / MODEL / "1"
         version.mkdir(parents=True)
-        shutil.copy(__file__, version / "model.py")
+        shutil.copy(PROGRAMS / self.program, version / "model.py")
         config = CONFIG.format(
             name=MODEL,
             batch_size=self.batch_size,
@@ -180,6 +178,20 @@ class TritonOffpathDecode(Triton):
     name, kind = "triton-offpath-decode", "offpath-decode"
 
 
+class TritonNginx(BehindNginx, TritonOffpathDecode):
+    name = "triton-nginx"
+
+
+class OffpathExportTriton(Triton):
+    """Triton with the output of `offpath export triton`."""
+
+    name, kind = "offpath-export-triton", "offpath"
+
+    def write_models(self, folder: Path) -> None:
+        archive = build_for_export(self.model, self.workers, self.batch_size, folder)
+        export_triton(archive, folder / "models", name=MODEL)
+
+
 def has_libpython() -> bool:
     """Returns whether the library that the stub loads is there; the wheel bundles only 3.13's."""
     if sys.version_info >= (3, 13):
@@ -187,29 +199,3 @@ def has_libpython() -> bool:
     if Path(LIBRARIES, f"libpython{PYTHON_VERSION}.so.1.0").exists():
         return True
     return ctypes.util.find_library(f"python{PYTHON_VERSION}") is not None
-
-
-if is_service():
-    import triton_python_backend_utils as pb_utils
-
-    class TritonPythonModel:
-        """Classifies photographs inside Triton."""
-
-        def initialize(self, args: dict[str, str]) -> None:
-            self._classify = ProgramSettings.from_environment().load_classifier()
-
-        def execute(self, requests: list[Any]) -> list[Any]:
-            inputs = [pb_utils.get_input_tensor_by_name(request, "IMAGE") for request in requests]
-            images = [tensor.as_numpy()[0, 0] for tensor in inputs]
-            return [make_response(answer) for answer in self._classify(images)]
-
-
-def make_response(answer: Labels) -> Any:
-    labels = np.array([[label.encode() for label in answer]], dtype=np.object_)
-    probabilities = np.array([list(answer.values())], dtype=np.float32)
-    return pb_utils.InferenceResponse(
-        [
-            pb_utils.Tensor("LABEL", labels),
-            pb_utils.Tensor("PROBABILITY", probabilities),
-        ]
-    )

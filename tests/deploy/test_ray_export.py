@@ -15,7 +15,7 @@ import yaml
 from offpath.archive.mar_file import copy_mar, read_mar
 from offpath.deploy.ray.ray_export import export_ray
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.servers.exported import OffpathRay
+from offpath.profiling.servers.ray_serve import OffpathRay
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 CONFIG = "model-config.yaml"
@@ -112,8 +112,9 @@ def running(tmp_path_factory):
     server = OffpathRay(replace(model, source=source), 2)
     if server.why_not() is not None:
         pytest.skip(server.why_not())
-    server.prepare(tmp_path_factory.mktemp("ray") / "folder")
-    with server.running() as running:
+    folder = tmp_path_factory.mktemp("ray") / "folder"
+    server.prepare(folder)
+    with server.running(folder) as running:
         yield running
 
 

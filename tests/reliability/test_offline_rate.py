@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.process.host_limits import count_cores
-from offpath.profiling.load.limits import LimitMeter
+from offpath.profiling.load.core_limits import LimitMeter
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.load.workload import load_workload
 from offpath.profiling.servers import archives
@@ -41,8 +41,8 @@ def test_the_rate_is_near_that_of_decoding_alone(
     print("|---|---|---|---|---|")
     for number in range(ROUNDS):
         with LimitMeter("near-free", cores, config["batchSize"], WINDOW_S) as meter:
-            decode = meter.measure_decode(paths).per_s
-            forward = meter.measure_forward().per_s
+            limits = (meter.measure_decode(paths), meter.measure_forward())
+        decode, forward = (one["images"] / one["elapsed_s"] for one in limits)
         names = (paths * (int(decode * WINDOW_S) // len(paths) + 1))[: int(decode * 10)]
         folder = tmp_path / f"in-{number}"
         folder.mkdir()

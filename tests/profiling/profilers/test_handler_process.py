@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from offpath.errors import ExpectedError
+from offpath.profiling.profilers.handler_profilers import FlameCollector
 from offpath.profiling.profilers.profile_experiment import write_entry
 from offpath.profiling.profilers.profiled_process import (
     HandlerSpec,
@@ -16,7 +17,6 @@ from offpath.profiling.profilers.profiled_process import (
     ProfileJob,
     profile_handler,
 )
-from offpath.profiling.profilers.threads import FlameCollector
 from tests.support.guarantees import guarantee
 from tests.support.photographs import PHOTOGRAPHS, encode
 

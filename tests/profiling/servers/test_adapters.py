@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -14,9 +13,9 @@ import pytest
 from offpath.archive.photographs import find_sources
 from offpath.profiling.experiments.compare import check_replies, make_checks
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.servers import confined, ray_serve
-from offpath.profiling.servers.adapter import VARIABLE, ProgramSettings, Start
+from offpath.profiling.servers import network_namespace, ray_serve
 from offpath.profiling.servers.registry import ENVIRONMENTS, make_servers
+from offpath.profiling.servers.server_adapter import Start
 from offpath.serving.process.processes import is_running
 
 PYTHON = Path("/environment/bin/python")
@@ -42,20 +41,6 @@ def start(tmp_path):
     return Start(PYTHON, tmp_path / "folder", tmp_path / "scratch", (4321, 4322))
 
 
-def test_a_service_is_told_what_its_adapter_was_set_to(server, start, monkeypatch):
-    server.batch_size, server.workers = 5, 3
-    env = server.make_environment(start)
-    monkeypatch.setenv(VARIABLE, env[VARIABLE])
-    told = ProgramSettings.from_environment()
-    assert told == ProgramSettings("near-free", 4321, 5, 1, workers=3, threads=1, kind=server.kind)
-    assert server.settings["max_batch_size"] == 5
-    assert server.settings["workers"] == 3
-    assert env["OMP_NUM_THREADS"] == "1"
-    # Sockets and scratch files of a server that is killed go with the folder.
-    assert env["TMPDIR"] == str(start.scratch)
-    json.dumps(server.settings)
-
-
 @pytest.mark.parametrize("name", ["mosec", "triton"])
 def test_what_listens_everywhere_by_default_is_told_loopback(name, make, start):
     command = " ".join(make(name).make_command(start))
@@ -70,7 +55,7 @@ def test_ray_does_not_run_unconfined_unless_allowed(make, start, monkeypatch, tm
     assert "Ray listens on all addresses and nobody may" in server.why_not()
     monkeypatch.setenv(ray_serve.ALLOW_VARIABLE, "1")
     assert "not set up" in server.why_not()
-    assert confined.__file__ not in server.make_command(start)
+    assert network_namespace.__file__ not in server.make_command(start)
 
 
 @pytest.mark.slow
@@ -84,7 +69,7 @@ def test_a_started_server_answers_as_the_reference_and_leaves_no_process(
     server.prepare(tmp_path / server.name)
     photographs = [path.read_bytes() for path in find_sources()]
     checks = make_checks(model, photographs)
-    with server.running() as running:
+    with server.running(tmp_path / server.name) as running:
         url = running.predict_url
         difference = check_replies(server.name, url, server.call, checks)
         assert difference < (1e-5 if server.kind == "pillow" else 0.01)

@@ -1,27 +1,29 @@
 """A server under test as a benchmark sees it: built once, started once per round.
 
 To add a server, write a module here with an `Adapter` and add its line to `registry.py`. mosec.py
-is the shortest example of a server from PyPI: a `PackagedAdapter` and, below `if is_service():`,
-the program that runs in the server's own environment. Such a program imports this module too, so
-that nothing large may be imported here.
+is the shortest example of a server from PyPI: a `PackagedAdapter`, and beside it
+programs/mosec_program.py, which runs in the server's own environment.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from offpath.handler.process.host_limits import count_cores
-from offpath.profiling.load.call import Call
-from offpath.profiling.servers import confined
+from offpath.profiling.load.generators import Call
+from offpath.profiling.load.load_window import Groups, RunningServer
+from offpath.profiling.load.model_under_test import ModelUnderTest
+from offpath.profiling.servers import network_namespace
 from offpath.profiling.servers.environments import Environment
+from offpath.profiling.servers.programs.program_settings import ProgramSettings
 from offpath.profiling.servers.server_process import (
     ServerProcess,
     command_line,
@@ -31,18 +33,10 @@ from offpath.profiling.servers.server_process import (
 from offpath.serving.process.ports import resolve_ports
 from offpath.serving.server.server_settings import LOOPBACK
 
-if TYPE_CHECKING:
-    from offpath.profiling.load.model_under_test import ModelUnderTest
-    from offpath.profiling.load.window import Groups, RunningServer
-    from offpath.profiling.servers.classifiers import Classify
-
 # As in archive/presets/cpu.yaml; every server under test has the same.
 BATCH_SIZE = 8
 MAX_BATCH_DELAY_MS = 1
-# Holds the settings of a server's own program, as JSON.
-VARIABLE = "OFFPATH_SERVICE"
-# Printed by a program where no request tells that all its workers are ready.
-READY = "offpath: all workers are ready"
+PROGRAMS = Path(__file__).with_name("programs")
 
 
 class Adapter(ABC):
@@ -53,8 +47,12 @@ class Adapter(ABC):
     """
 
     name: str
-    call: Call
     batch_size: int
+
+    @property
+    def call(self) -> Call:
+        """How a client calls the server; by default as it calls TorchServe."""
+        return Call()
 
     @property
     @abstractmethod
@@ -72,8 +70,10 @@ class Adapter(ABC):
         """Builds what a start needs, once, into a folder of its own; may raise ExpectedError."""
 
     @abstractmethod
-    def running(self) -> AbstractContextManager[RunningServer]:
-        """Starts the server and waits until it is ready; ends it without leaving a process.
+    def running(self, folder: Path) -> AbstractContextManager[RunningServer]:
+        """Starts the server that `prepare` built into a folder, and waits until it is ready.
+
+        It ends without leaving a process.
 
         Raises:
             ExpectedError: it does not start (a port that is taken, a model that does not load).
@@ -106,25 +106,26 @@ class Start:
     def url(self, path: str) -> str:
         return f"http://{LOOPBACK}:{self.port}{path}"
 
-    def run_module(self, name: str, *arguments: str) -> list[str]:
-        return [str(self.python), "-m", name, *arguments]
-
 
 class PackagedAdapter(Adapter):
     """A server from PyPI, run in an environment of its own.
 
     Attributes:
+        program: name of the program's file in PROGRAMS.
         predict_path: path that takes a photograph.
         ready_path: path that answers 200 when the server is ready.
-        ready_line: line in the log that each worker has printed by then; empty where none does.
+        ready_line: line in the log by which a server tells that it is ready; empty for none.
+        ready_lines: how often it is printed; 0 for once per worker.
         worker_mark: part of the command line of each process that runs the model.
         kind: what a worker does with a photograph, see `classifiers`.
     """
 
     environment: ClassVar[Environment]
+    program: ClassVar[str]
     predict_path: ClassVar[str]
     ready_path: ClassVar[str]
     ready_line: ClassVar[str] = ""
+    ready_lines: ClassVar[int] = 0
     worker_mark: ClassVar[str]
     port_count: ClassVar[int] = 1
     kind: ClassVar[str] = "pillow"
@@ -132,8 +133,6 @@ class PackagedAdapter(Adapter):
     def __init__(self, model: ModelUnderTest, workers: int) -> None:
         self.model, self.workers = model, workers
         self.batch_size = BATCH_SIZE
-        self.call = self.make_call()
-        self._folder: Path | None = None
 
     @property
     def threads(self) -> int:
@@ -160,19 +159,13 @@ class PackagedAdapter(Adapter):
     def prepare(self, folder: Path) -> None:
         folder.mkdir(parents=True)
         self.build(folder)
-        self._folder = folder
 
     @contextmanager
-    def running(self) -> Iterator[RunningServer]:
-        # Imported here: a server's own program imports this module and must stay small.
-        from offpath.profiling.load.window import RunningServer
-
-        python = self.environment.find()
-        if self._folder is None or python is None:
-            raise RuntimeError(f"server {self.name!r} was started before setup or prepare()")
+    def running(self, folder: Path) -> Iterator[RunningServer]:
         with tempfile.TemporaryDirectory(prefix="offpath-", ignore_cleanup_errors=True) as scratch:
             ports = tuple(resolve_ports(LOOPBACK, [0] * self.port_count))
-            start = Start(python, self._folder, Path(scratch), ports)
+            start = Start(self.environment.python, folder, Path(scratch), ports)
+            began_s = time.perf_counter()
             with start_process(
                 self.name,
                 self.make_command(start),
@@ -186,6 +179,7 @@ class PackagedAdapter(Adapter):
                     lambda: self._list_groups(process),
                     process.is_running,
                     process.log,
+                    began_s,
                 )
 
     def _list_groups(self, process: ServerProcess) -> Groups:
@@ -195,17 +189,13 @@ class PackagedAdapter(Adapter):
             if self.worker_mark in line:
                 groups["workers"].append(member.pid)
             # The relay of a server in a namespace of its own is ours.
-            elif confined.__file__ not in line:
+            elif network_namespace.__file__ not in line:
                 groups["frontend"].append(member.pid)
         return groups
 
     def make_command(self, start: Start) -> list[str]:
-        """Returns the server's command line; by default the adapter's module, run as a program."""
-        return start.run_module(type(self).__module__)
-
-    def make_call(self) -> Call:
-        """Returns how a client calls the server; by default as it calls TorchServe."""
-        return Call()
+        """Returns the server's command line; by default its program in PROGRAMS."""
+        return [str(start.python), str(PROGRAMS / self.program)]
 
     def build(self, folder: Path) -> None:
         """Writes what a start needs; nothing by default."""
@@ -233,47 +223,6 @@ class PackagedAdapter(Adapter):
         """Returns whether all workers are ready; httpx.TransportError where nothing listens."""
         if self.ready_line:
             printed = start.log.read_text(errors="replace").count(self.ready_line)
-            if printed < self.workers:
+            if printed < (self.ready_lines or self.workers):
                 return False
         return is_ok(start.url(self.ready_path))()
-
-
-def is_service() -> bool:
-    return VARIABLE in os.environ
-
-
-@dataclass(frozen=True)
-class ProgramSettings:
-    """The settings that an adapter passes to its program in an environment variable.
-
-    Attributes:
-        model: reference of the model under test.
-        max_batch_delay_ms: longest wait of a batch's first request for others.
-        threads: torch's intra-op threads in each worker.
-        kind: what happens to a photograph, see `classifiers`.
-        timeout_s: time after which a server gives a request up. It is the load's own, so that a
-            slow model's queue is measured and not cut.
-    """
-
-    model: str
-    port: int
-    batch_size: int
-    max_batch_delay_ms: int
-    workers: int
-    threads: int = 1
-    kind: str = "pillow"
-    timeout_s: int = 120
-
-    def to_environment(self) -> dict[str, str]:
-        return {VARIABLE: json.dumps(asdict(self))}
-
-    @classmethod
-    def from_environment(cls) -> ProgramSettings:
-        return cls(**json.loads(os.environ[VARIABLE]))
-
-    def load_classifier(self) -> Classify:
-        """Loads the model; call it in the processes that run the model."""
-        # Imported here: processes that only serve HTTP need no torch.
-        from offpath.profiling.servers.classifiers import load_classifier
-
-        return load_classifier(self.kind, self.model, self.threads, self.batch_size)

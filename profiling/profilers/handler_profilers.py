@@ -9,18 +9,17 @@ from __future__ import annotations
 import cProfile
 import inspect
 import linecache
-import pstats
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import thread as pool_module
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, cast
+from typing import Any
 
 from offpath.profiling.profilers.collector import (
     TORCHSERVE_STAGES,
@@ -34,8 +33,8 @@ from offpath.profiling.profilers.collector import (
 
 # File, line, name.
 Function = tuple[str, int, str]
-# pstats' format: primitive calls, calls, own seconds, cumulative seconds, figures by caller.
-Stats = dict[Function, tuple[int, int, float, float, Any]]
+# cProfile's format: primitive calls, calls, own seconds, cumulative seconds, figures by caller.
+Stats = Mapping[Function, tuple[int, int, float, float, Any]]
 
 # Functions below these shares of the total are added up in one row per package.
 SMALL_OWN, SMALL_CUMULATIVE = 2e-4, 5e-3
@@ -73,11 +72,9 @@ class CallCollector(Collector):
 
     def finish(self, shorten: Callable[[str], str], path: Path) -> list[FunctionSample]:
         """Returns all functions. Writes the .prof file for snakeviz or pstats."""
-        profile = pstats.Stats(self._profile)
         path.parent.mkdir(parents=True, exist_ok=True)
-        profile.dump_stats(path)
-        # typeshed does not declare it.
-        return make_samples(cast(Stats, vars(profile)["stats"]), shorten)
+        self._profile.dump_stats(path)
+        return make_samples(self._profile.stats, shorten)
 
 
 @contextmanager

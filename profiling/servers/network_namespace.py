@@ -2,7 +2,7 @@
 
 It is meant for servers that listen on all addresses whatever they are told. The program
 
-    python -I confined.py PORT INNER_PORT COMMAND...
+    python -I network_namespace.py PORT INNER_PORT COMMAND...
 
 listens on 127.0.0.1:PORT, enters a new namespace with that socket, starts the command there, and
 relays each connection to its 127.0.0.1:INNER_PORT. The relay copies nothing through Python

@@ -7,7 +7,7 @@ import httpx
 import psutil
 import pytest
 
-from offpath.profiling.servers.confined import confine, why_no_namespace
+from offpath.profiling.servers.network_namespace import confine, why_no_namespace
 from offpath.profiling.servers.server_process import is_ok, start_process
 from offpath.serving.process.ports import resolve_ports
 from tests.support.eventually import eventually

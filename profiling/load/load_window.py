@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from offpath.errors import ExpectedError
-from offpath.profiling.core.host_facts import GpuSampler
+from offpath.profiling.core.host_facts import GpuReading, sampling_gpus
 from offpath.profiling.core.run import Observer
 from offpath.profiling.load.generators import (
     LoadSample,
@@ -31,21 +31,21 @@ BESIDE = "beside"
 
 @dataclass(frozen=True)
 class RunningServer:
-    """A server that answers; `servers.adapter.Adapter.running` gives one.
+    """A server that answers; `servers.server_adapter.Adapter.running` gives one.
 
     Attributes:
         groups: returns process ids by group, for CPU and memory: `frontend`, `workers`, maybe
             BESIDE.
         is_running: returns False once the server has died.
         log_path: file that may say why the server died.
-        began_s: time of its start (`time.perf_counter`), where something else was started before.
+        began_s: time of its start (`time.perf_counter`), without what was started before it.
     """
 
     predict_url: str
     groups: Callable[[], Groups]
     is_running: Callable[[], bool]
     log_path: Path
-    began_s: float | None = None
+    began_s: float
 
 
 def add_up(groups: Groups, of_process: Callable[[int], float]) -> dict[str, float]:
@@ -54,7 +54,7 @@ def add_up(groups: Groups, of_process: Callable[[int], float]) -> dict[str, floa
     def read(pid: int) -> float:
         try:
             return of_process(pid)
-        except (psutil.NoSuchProcess, OSError):
+        except (psutil.Error, OSError):
             return 0
 
     return {name: sum(map(read, pids)) for name, pids in groups.items()}
@@ -76,9 +76,7 @@ def read_pss_bytes(pid: int) -> int:
     The sum over groups is right, except that a page shared with a process outside the groups counts
     only in part.
     """
-    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    found = [line for line in text.splitlines() if line.startswith("Pss:")]
-    return 1024 * int(found[0].split()[1]) if found else 0
+    return int(psutil.Process(pid).memory_full_info().pss)
 
 
 class WindowWatcher:
@@ -89,10 +87,10 @@ class WindowWatcher:
         self._groups = running.groups()
         self._before: dict[str, float] = {}
         self._busy_before_s = 0.0
-        self.gpu = GpuSampler()
+        self.gpu_readings: list[list[GpuReading]] = []
 
     def on_window(self) -> None:
-        self.gpu.readings.clear()
+        self.gpu_readings.clear()
         self._groups = self.running.groups()
         self._before = add_up(self._groups, read_cpu_s)
         self._busy_before_s = machine_busy_s()
@@ -121,55 +119,46 @@ class WindowWatcher:
         return groups
 
     def summarise_gpu(self) -> dict[str, float]:
-        readings = [one for at_once in self.gpu.readings for one in at_once]
-        totals = [sum(one.memory_used_bytes for one in some) for some in self.gpu.readings]
-        figures = {"memory_bytes": float(max(totals))} if totals else {}
+        """Returns the means of the shares, and the most memory of all devices together."""
+        totals = [sum(one["memory_bytes"] for one in some) for some in self.gpu_readings]
+        figures = {"memory_bytes": max(totals)} if totals else {}
         for name in ("utilisation", "jpeg_utilisation"):
-            known = [share for one in readings if (share := getattr(one, name)) is not None]
-            if known:
-                figures[name] = round(statistics.mean(known), 4)
+            shares = [one[name] for some in self.gpu_readings for one in some if name in one]
+            if shares:
+                figures[name] = round(statistics.mean(shares), 4)
         return figures
 
 
 def measure_load(watcher: WindowWatcher, load: WindowLoad) -> dict[str, float | Sequence[float]]:
     """Runs a load on a server; returns the figures of its window, named as in `core.run`.
 
-    Raises ExpectedError if the server or the generator died.
+    BESIDE counts neither as the server's CPU nor as its memory. Raises ExpectedError if the server
+    or the generator died.
     """
-    with watcher.gpu:
+    with sampling_gpus(watcher.gpu_readings):
         sample = send_load(load, watcher)
     cpu_s = watcher.cpu_s(sample)
     watcher.check_running()
     own = {name: pids for name, pids in watcher.running.groups().items() if name != BESIDE}
+    beside_s = {f"{BESIDE}_cpu_s": cpu_s.pop(BESIDE)} if BESIDE in cpu_s else {}
     groups: dict[str, Mapping[str, float]] = {
+        "cpu_s": cpu_s,
         "rss_bytes": add_up(own, read_rss_bytes),
         "pss_bytes": add_up(own, read_pss_bytes),
         "gpu": watcher.summarise_gpu(),
     }
     wait_until_drained(load)
     return {
-        **name_figures(sample, cpu_s),
-        **{
-            f"{metric}.{group}": value
-            for metric, values in groups.items()
-            for group, value in values.items()
-        },
-    }
-
-
-def name_figures(
-    sample: LoadSample, cpu_s: Mapping[str, float]
-) -> dict[str, float | Sequence[float]]:
-    """Returns what clients saw and the CPU time by group; BESIDE is not counted as the server's."""
-    return {
         "elapsed_s": round(sample.elapsed_s, 4),
         "replies_200": sample.statuses.get("200", 0),
         **{f"replies_{status}": n for status, n in sample.statuses.items()},
         "latency_ms": sample.latencies_ms,
         "other_cores": round(cpu_s["other"] / sample.elapsed_s, 4),
+        **beside_s,
         **{
-            f"{BESIDE}_cpu_s" if group == BESIDE else f"cpu_s.{group}": seconds
-            for group, seconds in cpu_s.items()
+            f"{metric}.{group}": value
+            for metric, values in groups.items()
+            for group, value in values.items()
         },
     }
 

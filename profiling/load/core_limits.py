@@ -17,6 +17,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from offpath.errors import ExpectedError
+from offpath.profiling.core.run import Figures
 from offpath.serving.process.guard import follow_parent
 
 # Time for all processes to import torch and load the model.
@@ -27,15 +28,11 @@ _barrier: Barrier | None = None
 
 @dataclass(frozen=True)
 class Rate:
-    """The images that all processes together handled, the time, and the CPU they got."""
+    """The images that a process handled, the time, and the CPU that it got."""
 
     images: int
     elapsed_s: float
     cpu_s: float
-
-    @property
-    def per_s(self) -> float:
-        return self.images / self.elapsed_s
 
 
 class LimitMeter:
@@ -59,31 +56,33 @@ class LimitMeter:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def measure_decode(self, paths: Sequence[Path]) -> Rate:
+    def measure_decode(self, paths: Sequence[Path]) -> Figures:
         return self._measure(decode_for, self._model, list(paths))
 
-    def measure_forward(self) -> Rate:
+    def measure_forward(self) -> Figures:
         import torch
 
-        rate = self._measure(forward_for, self._model, self._batch_size)
+        figures = self._measure(forward_for, self._model, self._batch_size)
         if torch.cuda.is_available():
             # Each process would keep a CUDA context of a gigabyte beside the servers'.
             self._pool.shutdown()
             self._pool = self._make_pool()
-        return rate
+        return figures
 
-    def other_cores(self, rate: Rate) -> float:
-        """Returns the cores that a measurement did not get because others were busy on them."""
-        return self._cores - rate.cpu_s / rate.elapsed_s
+    def _measure(self, work: Callable[..., Rate], *args: object) -> Figures:
+        """Returns the figures of all processes together.
 
-    def _measure(self, work: Callable[..., Rate], *args: object) -> Rate:
+        `other_cores` did not work for the measurement, because others were busy on them.
+        """
         running = [self._pool.submit(work, self._seconds, *args) for _ in range(self._cores)]
         rates = [future.result() for future in running]
-        return Rate(
-            sum(r.images for r in rates),
-            max(r.elapsed_s for r in rates),
-            sum(r.cpu_s for r in rates),
-        )
+        cpu_s, elapsed_s = sum(r.cpu_s for r in rates), max(r.elapsed_s for r in rates)
+        return {
+            "images": sum(r.images for r in rates),
+            "elapsed_s": round(elapsed_s, 4),
+            "cpu_s.limit": round(cpu_s, 3),
+            "other_cores": round(max(0.0, self._cores - cpu_s / elapsed_s), 4),
+        }
 
 
 def start_together(barrier: Barrier) -> None:

@@ -1,0 +1,1 @@
+"""Programs of servers from PyPI: each runs in its server's environment and imports no adapter."""
