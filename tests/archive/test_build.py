@@ -15,6 +15,7 @@ import yaml
 
 from offpath.archive import build as build_module
 from offpath.archive.build import build_archive
+from offpath.archive.mar_file import HANDLER_API
 from offpath.errors import ExpectedError, WrongOption
 from offpath.serving.check.trial import try_archive
 from tests.archive.conftest import THREE_CLASSES, MakeSpec
