@@ -172,10 +172,9 @@ class OffpathClassifier:
         ]
         if self._log is not None:
             with batch.timer.stage(Stage.LOG):
-                size, log = len(batch.items), self.config.prediction_log
-                self._log.append(
-                    make_records(real, log, self._model_name, self._version, timings, size)
-                )
+                log, name, version = self.config.prediction_log, self._model_name, self._version
+                records = make_records(real, log, name, version, timings, len(batch.items))
+                self._log.append(records)
         self.timings = batch.timer.read()
         self._count(batch, self.timings)
         if self._tracer is not None:

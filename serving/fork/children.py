@@ -89,14 +89,12 @@ def end_with_parent(parent: int) -> None:
 
 
 def import_shared() -> None:
-    """Imports what every worker imports: torch with TorchServe's worker, and torchvision.
+    """Imports what every worker imports: torch and torchvision.
 
-    ts.torch_handler is left out because it asks CUDA for devices, and the handler because each
-    archive brings its own. OpenBLAS is kept from starting threads, which do not survive a fork.
+    The handler is left out because each archive brings its own. OpenBLAS is kept from starting
+    threads, which do not survive a fork.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    import ts.model_service_worker  # noqa: F401
-
     import offpath.handler.process.light_torchvision  # noqa: F401
 
     if os.environ.get("OFFPATH_PREDICTION_LOG", "").startswith("s3:"):
@@ -104,6 +102,11 @@ def import_shared() -> None:
         with contextlib.suppress(ImportError):
             import aiobotocore.session  # noqa: F401
     forget_offpath()
+
+
+def import_torchserve() -> None:
+    """Imports TorchServe's worker, but not ts.torch_handler, which asks CUDA for devices."""
+    import ts.model_service_worker  # noqa: F401
 
 
 def forget_offpath() -> None:

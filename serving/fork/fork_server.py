@@ -23,7 +23,12 @@ import time
 # Replaces this script's folder, whose module names could hide others.
 sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 
-from offpath.serving.fork.children import Children, import_shared, share_memory  # noqa: E402
+from offpath.serving.fork.children import (  # noqa: E402
+    Children,
+    import_shared,
+    import_torchserve,
+    share_memory,
+)
 from offpath.serving.fork.fork_request import LENGTH, ForkRequest, receive_request  # noqa: E402
 from offpath.serving.process.descriptors import awaiting_descriptors  # noqa: E402
 
@@ -139,6 +144,7 @@ def main(path: str, owner: int) -> None:
     fork_server = ForkServer(listener, owner)
     listener.bind(path)
     listener.listen(BACKLOG)
+    import_torchserve()
     import_shared()
     share_memory()
     forked = fork_server.run()

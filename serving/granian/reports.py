@@ -5,6 +5,7 @@ Its pages are /metrics and TorchServe's read-only management calls, for all work
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -50,7 +51,8 @@ class Reports:
         threading.Thread(target=self._run, args=(receiver,), daemon=True).start()
 
     def _run(self, receiver: socket.socket) -> None:
-        with receiver:
+        # The supervisor may end before it has read its plan.
+        with receiver, contextlib.suppress(ConnectionResetError):
             while message := receiver.recv(MAX_REPORT_BYTES):
                 with self._lock:
                     self._take(json.loads(message))

@@ -29,6 +29,7 @@ from offpath.serving.fork.children import (  # noqa: E402
     Children,
     describe_end,
     import_shared,
+    import_torchserve,
     share_memory,
 )
 from offpath.serving.granian.balance import share_numbers  # noqa: E402
@@ -283,6 +284,8 @@ def main(reports: socket.socket) -> None:
     from offpath.serving.granian.worker import run_worker
 
     plan = read_plan(reports.recv(MAX_MESSAGE_BYTES))
+    if any(worker.model.foreign_handler for worker in plan.workers):
+        import_torchserve()
     share_memory()
     supervisor = Supervisor(plan, reports)
     slot = supervisor.run()

@@ -356,8 +356,8 @@ def read_recorded(log: Path) -> set[str]:
 @guarantee(
     "Requests that share an id",
     "serving/granian/foreign_handler.py",
-    'headers.get(ID_HEADER, "")',
-    '""',
+    '"requestId": (request.id or',
+    '"requestId": ("" or',
 )
 @pytest.mark.parametrize(
     ("running", "model"),

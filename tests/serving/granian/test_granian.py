@@ -61,7 +61,6 @@ CLIENTS = 8
 # Between a client's requests while a server starts, which needs a core too.
 PAUSE_S = 0.05
 # Of two workers: three batches of eight each.
-WARM_UP_ITEMS = 48
 
 
 @pytest.fixture
@@ -285,9 +284,6 @@ def test_a_model_that_fails_writes_a_line_a_second_into_a_log_with_a_bound(
 
 
 def test_metrics_have_torchserves_names_and_count_what_was_answered(door: GranianProcess) -> None:
-    eventually(
-        lambda: read_metrics(door, "near-free").get("offpath_items_total", 0) >= WARM_UP_ITEMS
-    )
     before, requests = read_metrics(door, "near-free"), read_metrics(door)
     for _ in range(5):
         httpx.post(f"{door.url}/predictions/near-free", content=jpeg())
