@@ -240,7 +240,8 @@ def test_workers_take_the_gpus_of_the_archive(monkeypatch: pytest.MonkeyPatch) -
         ({"deviceType": "cpu", "deviceIds": [2]}, []),
     ):
         serving = ServingSettings.from_mapping(server)
-        assert Exportable(Path("a.mar"), "a", serving, None, False).list_gpus() == gpus  # type: ignore
+        archive = Exportable(Path("a.mar"), "a", serving, None, False)  # type: ignore[arg-type]
+        assert archive.list_gpus() == gpus
 
 
 @pytest.mark.parametrize(
