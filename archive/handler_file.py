@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from offpath.archive import Say, say_nothing
-from offpath.archive.sources.definition import DefinitionFolder, check_shadowing
+from offpath.archive.sources.definition import DefinitionFolder
 from offpath.errors import WrongOption
 from offpath.handler.config_section import MUCH_LIKE, suggest
 
@@ -50,11 +50,6 @@ def load_custom_handler(
     file = Path(path_text)
     if not file.is_file() or file.suffix != ".py":
         raise WrongOption(f"--handler {named!r}: there is no Python file {path_text!r}")
-    if not file.stem.isidentifier():
-        raise WrongOption(
-            f"--handler {file.name}: Python cannot import a module of that name; rename the file"
-        )
-    check_shadowing(file)
     found = _find_subclasses(file)
     if class_name and class_name not in found:
         raise WrongOption(

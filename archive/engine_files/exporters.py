@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,7 @@ import numpy as np
 import torch
 
 from offpath.archive import Say
-from offpath.errors import ExpectedError, MissingPackage
+from offpath.errors import ExpectedError
 from offpath.handler.config import HandlerConfig
 from offpath.handler.image.decode import Pixels
 from offpath.handler.model.engines.engine import OUTPUT
@@ -65,10 +64,12 @@ def quantise(
         The folder with the first graph within the bound.
 
     Raises:
-        ExpectedError: NNCF is missing, or no attempt stays within the bound.
+        ExpectedError: no attempt stays within the bound.
     """
-    nncf = import_package("nncf", "int8", "--precision int8")
-    openvino = import_package("openvino", "openvino", "--engine openvino")
+    forbid_telemetry()
+    import nncf
+    import openvino
+
     data = [image[None] for image in calibration]
     graph = openvino.Core().read_model(str(source))
     layers = [
@@ -140,26 +141,12 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def import_package(name: str, extra: str, purpose: str) -> Any:
-    """Imports an optional package.
-
-    Raises:
-        MissingPackage: it is not installed.
-    """
-    forbid_telemetry()
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingPackage(f"{name}, which {purpose} needs,", extra) from error
-
-
 def export_openvino(model: torch.nn.Module, config: HandlerConfig, path: Path) -> None:
     """Writes OpenVINO's graph and its weights (`.bin`, beside it), in full precision.
 
     Raises:
         ExpectedError: torch.export cannot convert the model.
     """
-    import_package("openvino", "openvino", "--engine openvino")
     wrapped = ImageModel(copy.deepcopy(model), config).eval().requires_grad_(False)
     wrapped.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     shape = config.input_geometry.shape
@@ -183,7 +170,9 @@ def save_for_openvino(source: Any, path: Path, shape: Sequence[int] | None = Non
     Args:
         shape: the input's, -1 for any length; None leaves it as it is.
     """
-    openvino = import_package("openvino", "openvino", "--engine openvino")
+    forbid_telemetry()
+    import openvino
+
     graph = openvino.convert_model(source)
     if shape is not None:
         graph.reshape(openvino.PartialShape(list(shape)))
@@ -200,7 +189,8 @@ def prepend_normalisation(source: Path, config: HandlerConfig, path: Path) -> No
 
     A batch size that is fixed stays fixed.
     """
-    onnx = import_package("onnx", "onnxruntime", "an ONNX model")
+    import onnx
+
     model = onnx.load(str(source))
     graph = model.graph
     # Before version 4, weights are listed among the inputs too.

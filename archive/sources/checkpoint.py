@@ -21,7 +21,7 @@ from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from offpath.archive import Say, say_nothing
 from offpath.archive.mar_file import check_unpacked_size
-from offpath.errors import MissingPackage, WrongOption
+from offpath.errors import WrongOption
 
 # Keys under which checkpoints hold weights, in order of preference: the trained weights, then their
 # moving averages.
@@ -111,10 +111,8 @@ def _load_torch(path: Path, say: Say) -> object:
 
 
 def _load_safetensors(path: Path) -> Mapping[str, torch.Tensor]:
-    try:
-        from safetensors.torch import load_file
-    except ImportError as error:
-        raise MissingPackage("safetensors", "serve") from error
+    from safetensors.torch import load_file
+
     try:
         weights: Mapping[str, torch.Tensor] = load_file(path)
     except Exception as error:

@@ -76,12 +76,6 @@ def read_definition(path: Path, attribute: str | None) -> Definition:
     Raises:
         WrongOption: the file cannot be imported, or has no such class or function.
     """
-    check_shadowing(path)
-    if not path.stem.isidentifier():
-        # ts/torch_handler/base_handler.py imports the part before the first dot.
-        raise WrongOption(
-            f"--model {path.name}: TorchServe cannot import a module of that name; rename the file"
-        )
     folder = DefinitionFolder(path)
     module = folder.import_file(path)
     maker = _find_maker(module, path, attribute)
@@ -142,8 +136,14 @@ class DefinitionFolder:
         """Imports a file of the folder.
 
         Raises:
-            WrongOption: its code fails.
+            WrongOption: its name cannot be imported in a worker, or its code fails.
         """
+        check_shadowing(path)
+        if not path.stem.isidentifier():
+            # ts/torch_handler/base_handler.py imports the part before the first dot.
+            raise WrongOption(
+                f"{path.name}: Python cannot import a module of that name; rename the file"
+            )
         with self.importable(path.stem):
             try:
                 return importlib.import_module(path.stem)

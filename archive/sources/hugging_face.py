@@ -25,7 +25,7 @@ from offpath.archive.model_probe import format_error
 from offpath.archive.photograph_sets import decode_photograph
 from offpath.archive.photographs import BUNDLED
 from offpath.archive.sources.definition import Definition, write_definition
-from offpath.errors import MissingPackage, WrongOption
+from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
 from offpath.handler.image.geometry import INTERPOLATIONS, format_size
@@ -74,7 +74,6 @@ def load_pretrained(folder: Path, say: Say) -> PretrainedFolder:
         say: told which preprocessing was found, and how far our pixels are from the processor's.
 
     Raises:
-        MissingPackage: transformers is not installed.
         WrongOption: a file is missing, names code of its own, has no weights for an image
             classifier, or its preprocessing cannot be expressed by our settings.
     """
@@ -161,10 +160,8 @@ def _has_file(arguments: object) -> bool:
 def _import_transformers() -> Any:
     # Read when huggingface_hub is imported. A model must load in the same way without a network.
     os.environ["HF_HUB_OFFLINE"] = "1"
-    try:
-        import transformers
-    except ImportError as error:
-        raise MissingPackage("transformers", "transformers") from error
+    import transformers
+
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     return transformers

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from offpath.archive.engine_files.exporters import import_package
 from offpath.archive.model_probe import format_error
 from offpath.errors import MissingPackage, WrongOption
 from offpath.handler.image.geometry import CHANNELS
@@ -24,7 +23,7 @@ def read_onnx_input(path: Path) -> dict[str, Any]:
         The `handler:` settings that follow from the model's input, where it is fixed.
 
     Raises:
-        MissingPackage: onnx or onnxruntime is not installed.
+        MissingPackage: onnxruntime is not installed.
         WrongOption: the file is no model, keeps weights elsewhere, or has other inputs or outputs.
     """
     where = f"--model {path.name}"
@@ -55,7 +54,8 @@ def read_onnx_input(path: Path) -> dict[str, Any]:
 
 
 def _check_file(path: Path, where: str) -> None:
-    onnx = import_package("onnx", "onnxruntime", "an ONNX model")
+    import onnx
+
     try:
         model = onnx.load(str(path), load_external_data=False)
         opset = next(one.version for one in model.opset_import if not one.domain)

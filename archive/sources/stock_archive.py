@@ -85,7 +85,7 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
     named = {key: archive.manifest["model"].get(key) for key in FILE_KEYS}
     definition, serialized = named["modelFile"], named["serializedFile"]
     if archive.has_our_handler and definition in RUN_BY_OURS:
-        definition, serialized = None, RUN_BY_OURS[definition]
+        serialized, definition = RUN_BY_OURS[definition], None
     handler_file = f"{PurePosixPath(archive.handler.partition(':')[0]).stem}.py"
     has_code = archive.has_our_handler or has_own_handler or handler_file in archive.names
     serialized = _check_convertible(archive, serialized, has_code)
