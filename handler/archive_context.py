@@ -1,4 +1,4 @@
-"""What a classifier is told when it loads."""
+"""The facts with which a classifier is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an archive is to any server: a request becomes an item, and a batch of items replies.
+"""The contract of an archive with any server: requests become items, and items become replies.
 
 `OffpathClassifier` (classifier.py) is such a classifier. Servers call it: TorchServe through
 on_torchserve.py, and all others through serving/service/archived_classifier.py.

@@ -1,4 +1,4 @@
-"""TorchServe's rows and context to the contract and back, and nothing else.
+"""Translates TorchServe's rows and context to the contract and back.
 
 The archive's entry makes its handler of `OffpathClassifier`, or of a custom subclass, by
 `make_handler`.
@@ -33,7 +33,7 @@ PHRASES = {int(status): status.phrase for status in HTTPStatus}
 
 
 class TorchServeHandler(ImageClassifier):
-    """What TorchServe calls; the other base class of a handler is its classifier."""
+    """The methods that TorchServe calls; the other base class of a handler is its classifier."""
 
     health: str | None
     metrics: Metrics
