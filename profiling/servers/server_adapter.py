@@ -42,7 +42,7 @@ PROGRAMS = Path(__file__).with_name("programs")
 class Adapter(ABC):
     """A server under test: how it is built and started, and how a client calls it.
 
-    `batch_size` is the largest batch. A sweep sets it before `prepare`; a server that cannot batch
+    `batch_size` is the largest batch, and is set before `prepare`; a server that cannot batch
     ignores it.
     """
 
