@@ -24,9 +24,9 @@ class ExportOptions:
 def command() -> None:
     """Export an archive (.mar) for another server.
 
-    ARCHIVE is a path or a name in .offpath/model-store. The archive's own handler answers there too, with the same settings, parity gate, errors,
-    metrics and prediction log. docs/where-to-serve.md helps to choose a server;
-    docs/exports.md describes both exports.
+    ARCHIVE is a path or a name in .offpath/model-store. The archive's own handler answers there
+    too, with the same settings, parity gate, errors, metrics and prediction log. docs/where-to-
+    serve.md helps to choose a server; docs/exports.md describes both exports.
     """
 
 
