@@ -25,8 +25,8 @@ def command() -> None:
     """Export an archive (.mar) for another server.
 
     ARCHIVE is a path or a name in .offpath/model-store. The archive's own handler answers there
-    too, with the same settings, parity gate, errors, metrics and prediction log. docs/where-to-
-    serve.md helps to choose a server; docs/exports.md describes both exports.
+    too, with the same settings, parity gate, errors, metrics and prediction log.
+    docs/where-to-serve.md helps to choose a server; docs/exports.md describes both exports.
     """
 
 
