@@ -251,8 +251,8 @@ def _unpack_old(options: ArchiveOptions, folder: Path) -> OldArchive | None:
 
     if options.old is None:
         return None
-    for name in ("model", "weights"):
-        if getattr(options, name) is not None:
+    for name, given in (("model", options.model), ("weights", options.weights)):
+        if given is not None:
             raise click.UsageError(
                 f"--from takes the model from the old archive; leave --{name} out"
             )

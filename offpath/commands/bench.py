@@ -17,7 +17,7 @@ from offpath.commands.run_outputs import (
     Outputs,
     command_line,
     fail_if_left_out,
-    keeping,
+    measuring,
     present,
     refuse_existing,
     split_names,
@@ -152,7 +152,6 @@ def compare(options: CompareOptions) -> None:
     out with a message, and the others go on. Ctrl-C keeps what --json has.
     """
     # Imported here: `offpath bench --help` needs neither torch nor polars.
-    from offpath.commands.progress import LiveProgress
     from offpath.profiling.experiments.compare import Choices, run_compare
     from offpath.profiling.load.generators import Load
 
@@ -189,7 +188,7 @@ def compare(options: CompareOptions) -> None:
                 f"takes about {minutes} min, plus the time to build what is missing", err=True
             )
 
-    with keeping(outputs, "windows"), LiveProgress() as progress:
+    with measuring(outputs, "windows") as progress:
         run = run_compare(choices, progress, save)
     show_run(run, outputs, options.baseline)
     fail_if_left_out(run)

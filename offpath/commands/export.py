@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -11,29 +10,25 @@ import click
 from offpath.commands.declared_options import argument, option, takes_options
 from offpath.commands.shared_options import ARCHIVE, FOLDER
 
-
-@dataclass(frozen=True)
-class ExportOptions:
-    """Arguments and options of every export."""
-
-    path: Path = argument("ARCHIVE", type=ARCHIVE)
-    output: Path = option("Folder to write to, new or empty.", type=FOLDER, required=True)
+PATH: Path = argument("ARCHIVE", type=ARCHIVE)
+OUTPUT: Path = option("Folder to write to, new or empty.", type=FOLDER, required=True)
 
 
 @click.group("export")
 def command() -> None:
     """Export an archive (.mar) for another server.
 
-    ARCHIVE is a path or a name in .offpath/model-store. The archive's own handler answers there too, with the same settings, parity gate, errors,
-    metrics and prediction log. docs/where-to-serve.md helps to choose a server;
-    docs/exports.md describes both exports.
+    ARCHIVE is a path or a name in .offpath/model-store. The archive's own handler answers there
+    too, with the same settings, parity gate, errors, metrics and prediction log.
+    docs/where-to-serve.md helps to choose a server; docs/exports.md describes both exports.
     """
 
 
 @command.command("triton")
 @takes_options
 def triton(
-    archive: ExportOptions,
+    path: Path = PATH,
+    output: Path = OUTPUT,
     is_thin: bool = option(
         "Take the model's pixels, uint8 [height, width, channels], instead of an image file.",
         "--thin",
@@ -51,14 +46,15 @@ def triton(
     """
     from offpath.deploy.triton.triton_export import export_triton
 
-    for line in export_triton(archive.path, archive.output, is_thin=is_thin):
+    for line in export_triton(path, output, is_thin=is_thin):
         click.echo(line)
 
 
 @command.command("ray")
 @takes_options
 def ray(
-    archive: ExportOptions,
+    path: Path = PATH,
+    output: Path = OUTPUT,
     replicas: tuple[int, int] | None = option(
         "Number of replicas; with a range, Ray follows the requests in flight.  [default: the "
         "archive's number of workers]",
@@ -88,7 +84,7 @@ def ray(
     """
     from offpath.deploy.ray.ray_export import export_ray
 
-    for line in export_ray(archive.path, archive.output, replicas, cpus, host):
+    for line in export_ray(path, output, replicas, cpus, host):
         click.echo(line)
 
 

@@ -12,7 +12,7 @@ from offpath.commands.run_outputs import (
     Outputs,
     command_line,
     fail_if_left_out,
-    keeping,
+    measuring,
     present,
 )
 from offpath.commands.shared_options import ARCHIVE, CLIENTS_HELP, FOLDER, MODELS
@@ -56,13 +56,9 @@ class HandlerOptions:
     outputs: Outputs
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileOptions(HandlerOptions):
-    """Options of the profiles that write a file per handler."""
-
-    output: Path = option(
-        "Folder for the .prof and .html files.", type=FOLDER, default=Path("offpath-profile")
-    )
+OUTPUT: Path = option(
+    "Folder for the .prof and .html files.", type=FOLDER, default=Path("offpath-profile")
+)
 
 
 @click.group
@@ -77,8 +73,7 @@ def command() -> None:
 def profile_handlers(kind: str, options: HandlerOptions, output: Path = Path()) -> None:
     if options.mars and options.model:
         raise WrongOption("--mar brings its own model: leave out --model")
-    # Imported here: `offpath profile --help` needs neither torch nor rich's live display.
-    from offpath.commands.progress import LiveProgress
+    # Imported here: `offpath profile --help` needs no torch.
     from offpath.profiling.profilers.profile_experiment import ProfileChoices, run_profile
     from offpath.profiling.profilers.profile_report import document_of
 
@@ -94,7 +89,7 @@ def profile_handlers(kind: str, options: HandlerOptions, output: Path = Path()) 
         output=output,
     )
     outputs = options.outputs
-    with keeping(outputs, "handlers"), LiveProgress() as progress:
+    with measuring(outputs, "handlers") as progress:
         run = run_profile(choices, progress, outputs.save)
     document = document_of(run, None)
     written = {
@@ -121,9 +116,9 @@ def profile_stages(options: HandlerOptions) -> None:
 
 @command.command("cprofile")
 @takes_options
-def profile_functions(options: FileOptions) -> None:
+def profile_functions(options: HandlerOptions, output: Path = OUTPUT) -> None:
     """Measure each function and package; write HANDLER.prof."""
-    profile_handlers("cprofile", options, options.output)
+    profile_handlers("cprofile", options, output)
 
 
 @command.command("lines")
@@ -135,9 +130,9 @@ def profile_lines(options: HandlerOptions) -> None:
 
 @command.command("flame")
 @takes_options
-def profile_stacks(options: FileOptions) -> None:
+def profile_stacks(options: HandlerOptions, output: Path = OUTPUT) -> None:
     """Sample the stacks of all threads; write a flame graph, HANDLER-flame.html."""
-    profile_handlers("flame", options, options.output)
+    profile_handlers("flame", options, output)
 
 
 @command.command("server")
@@ -176,8 +171,7 @@ def server(
         raise WrongOption(
             f"--url {url!r} names no model; expected http://HOST:PORT/predictions/MODEL"
         )
-    # Imported here: `offpath profile server --help` needs neither torch nor rich's live display.
-    from offpath.commands.progress import LiveProgress
+    # Imported here: `offpath profile server --help` needs no torch.
     from offpath.profiling.experiments.server_profile import (
         ServerChoices,
         document_of,
@@ -192,6 +186,6 @@ def server(
         url=url,
         metrics_url=metrics_url,
     )
-    with keeping(outputs, "the window"), LiveProgress() as progress:
+    with measuring(outputs, "the window") as progress:
         run = run_server_profile(choices, progress, outputs.save)
     present(run, document_of(run), outputs)

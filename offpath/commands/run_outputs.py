@@ -19,6 +19,7 @@ from offpath.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
 
 if TYPE_CHECKING:
+    from offpath.commands.progress import LiveProgress
     from offpath.profiling.core.run import Run
     from offpath.profiling.report.document import Document
 
@@ -117,12 +118,14 @@ def command_line() -> str:
 
 
 @contextlib.contextmanager
-def keeping(outputs: Outputs, what: str) -> Iterator[None]:
-    """Stops the servers at Ctrl-C and SIGTERM, and says where the finished part is."""
+def measuring(outputs: Outputs, what: str) -> Iterator[LiveProgress]:
+    """Shows progress. At Ctrl-C and SIGTERM, stops the servers and says where the results are."""
+    from offpath.commands.progress import LiveProgress  # rich takes long to import
+
     path = outputs.json_path
     try:
-        with stopping_on_signals():
-            yield
+        with stopping_on_signals(), LiveProgress() as progress:
+            yield progress
     except (KeyboardInterrupt, Terminated) as stop:
         if path is not None and path.exists():
             click.echo(f"stopped; finished {what} are in {path}", err=True)

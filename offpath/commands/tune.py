@@ -8,12 +8,11 @@ from pathlib import Path
 import click
 
 from offpath.commands.declared_options import option, takes_options
-from offpath.commands.progress import LiveProgress
 from offpath.commands.run_outputs import (
     Numbers,
     Outputs,
     command_line,
-    keeping,
+    measuring,
     present,
     refuse_existing,
 )
@@ -93,7 +92,7 @@ def command(options: TuneOptions) -> None:
         workers=options.workers or (),
         command=command_line(),
     )
-    with keeping(outputs, "windows"), LiveProgress() as progress:
+    with measuring(outputs, "windows") as progress:
         run = grid_search.run_tune(choices, progress, outputs.save)
     result = grid_search.read_result(run)
     if result.verdict.winner is not None:

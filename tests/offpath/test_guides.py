@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 
 from offpath.cli import main
+from scripts.command_list import list_commands
 from tests.support.guarantees import (
     PROMISING,
     Guarantee,
@@ -26,36 +25,24 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     ROOT / GUARANTEES,
 ]
+# Command -> its options.
+OPTIONS = {
+    path: {name for one in command.get_params(context) for name in (*one.opts, *one.secondary_opts)}
+    for path, command, context in list_commands(main, "offpath")
+}
 # A line of a block: `$ offpath ...` in a console, or indented.
 LINE = re.compile(r"^(?:\$ |    )(offpath .*)$", re.MULTILINE)
 # A comment; what is typed into a file; the two that stand for themselves.
 CUT = re.compile(r"\s(#|>|\||&&|;).*$")
 
 
-def list_commands(page: Path) -> Iterator[str]:
-    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-    for line in LINE.findall(text):
-        yield CUT.sub("", line)
-
-
-def find_command(words: list[str]) -> tuple[click.Command, list[str]]:
-    """Returns the innermost command and the words that follow it."""
-    found: click.Command = main
-    context = click.Context(main)
-    while isinstance(found, click.Group) and words and not words[0].startswith("-"):
-        inner = found.get_command(context, words[0])
-        assert inner is not None, f"no command {words[0]!r}"
-        found, words = inner, words[1:]
-    return found, words
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_printed_commands_have_the_options_that_they_are_printed_with(page: Path) -> None:
-    for line in list_commands(page):
-        command, rest = find_command(shlex.split(line)[1:])
-        known = {option for p in command.params for option in (*p.opts, *p.secondary_opts)}
-        used = {word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)}
-        assert used <= known | {"-h", "--help"}, line
+    for line in LINE.findall(page.read_text(encoding="utf-8").replace("\\\n", " ")):
+        words = shlex.split(CUT.sub("", line))
+        known = OPTIONS.get(" ".join(words[:3])) or OPTIONS[" ".join(words[:2])]
+        used = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        assert used <= known, line
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

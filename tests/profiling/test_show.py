@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from offpath.cli import run
-from offpath.commands.run_outputs import Outputs, keeping
+from offpath.commands.run_outputs import Outputs, measuring
 from tests.profiling.runs import make_compare
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ def test_a_committed_result_is_shown_and_fits_80_columns(
 def test_a_stop_says_where_the_finished_part_is(number, tmp_path, capsys):
     outputs = Outputs(tmp_path / "result.json", None)
     make_compare().save(outputs.json_path)
-    with pytest.raises(KeyboardInterrupt), keeping(outputs, "windows"):
+    with pytest.raises(KeyboardInterrupt), measuring(outputs, "windows"):
         signal.raise_signal(number)
     said = f"finished windows are in {outputs.json_path}"
     assert said in capsys.readouterr().err

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import pytest
-from click.testing import CliRunner
 
-from offpath.commands.cost import command
 from offpath.errors import ExpectedError
 from offpath.profiling.experiments.bill import read_rates
+from tests.offpath.conftest import Run
 from tests.profiling.runs import PHOTOS, make_compare, make_window
 
-PEAK = ("--peak-per-s", "10")
 
-
-def run_cost(*args: str) -> str:
-    return CliRunner().invoke(command, args, catch_exceptions=False).output
-
-
-def test_the_published_example_prints_both_totals_and_its_assumptions():
-    text = run_cost("--example", "published")
+def test_the_published_example_prints_both_totals_and_its_assumptions(run: Run):
+    text = run("cost", "--example", "published").out
     rows = [line.split() for line in text.splitlines()]
     assert ["torchserve", "803.08", "803"] in rows
     assert ["triton", "384.44", "384"] in rows
     assert "assumed" in text and "fitted" in text
 
 
-def test_a_cpus_rates_are_not_priced_for_a_gpu_instance(tmp_path):
+def test_a_cpus_rates_are_not_priced_for_a_gpu_instance(run: Run, tmp_path):
     make_compare().save(tmp_path / "result.json")
-    options = ("--result", str(tmp_path / "result.json"), *PEAK)
-    assert "g4dn.xlarge" not in run_cost(*options, "--instance", "c7i.large")
-    with pytest.raises(ExpectedError, match="on a CPU.*has a T4: measure on that instance"):
-        run_cost(*options, "--instance", "g4dn.xlarge")
+    options = ("cost", "--result", tmp_path / "result.json", "--peak-per-s", 10, "--instance")
+    assert "g4dn.xlarge" not in run(*options, "c7i.large").out
+    assert "has a T4: measure on that instance" in run(*options, "g4dn.xlarge").err
 
 
 def test_rates_come_from_a_result_file(tmp_path):
