@@ -51,7 +51,7 @@ class Adapter(ABC):
 
     @property
     def call(self) -> Call:
-        """How a client calls the server; by default as it calls TorchServe."""
+        """The form of a client's requests; by default TorchServe's."""
         return Call()
 
     @property
