@@ -29,7 +29,6 @@ from offpath.profiling.load.model_under_test import ModelUnderTest
 
 NAME = "classifier"
 BASELINES_DIR = Path(__file__).parents[1] / "baselines"
-NAIVE_CONFIG = "naive_config.json"
 # Values that are fixed in the stock handler, which fails on models with fewer classes.
 STOCK_SETTINGS = {
     "top_k": 5,
@@ -97,10 +96,7 @@ def build_naive(model: ModelUnderTest, _: Mapping[str, Any], folder: Path) -> Pa
     It has no model-config.yaml. The author of such a handler sets the batch size in
     config.properties, where TorchServe silently ignores it, and stays at one image per batch.
     """
-    # The committed file, with the preprocessing of this model.
-    settings = json.loads((BASELINES_DIR / NAIVE_CONFIG).read_text(encoding="utf-8"))
-    settings |= read_preprocessing(model)
-    extra = {NAIVE_CONFIG: json.dumps(settings)}
+    extra = {"naive_config.json": json.dumps(read_preprocessing(model))}
     return pack(model, BASELINES_DIR / "naive_handler.py", folder, {}, extra)
 
 

@@ -51,7 +51,7 @@ class Adapter(ABC):
 
     @property
     def call(self) -> Call:
-        """Returns the form of its requests; by default TorchServe's."""
+        """The form of a client's requests; by default TorchServe's."""
         return Call()
 
     @property
