@@ -42,7 +42,7 @@ from offpath.profiling.servers.torchserve import (
     ours,
 )
 from offpath.profiling.servers.triton import Triton, TritonOffpathDecode
-from offpath.serving.server.server_settings import find_config, read_properties
+from offpath.serving.server.properties import find_config, read_properties
 
 # Name -> maker(model, cores).
 SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {

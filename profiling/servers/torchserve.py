@@ -30,10 +30,11 @@ from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.one_host import OneHostSession
+from offpath.serving.process.interrupts import Hangup
 from offpath.serving.process.processes import find_fork_helpers
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.session import View, make_server, start_checked
+from offpath.serving.session import View, check_ready, start_server
 from offpath.serving.torchserve.launch import find_java
 
 # The store's one archive.
@@ -153,7 +154,7 @@ class TorchServeAdapter(Adapter):
     def running(self) -> Iterator[RunningServer]:
         if self.has_door:
             settings = self._make_settings(Beside())
-            session = OneHostSession(lambda _: settings, DOOR, View())
+            session = OneHostSession(lambda _: settings, DOOR, View(), Hangup())
             try:
                 session.start()
                 yield describe_running(session.rotation.current, door=session.door)
@@ -162,9 +163,9 @@ class TorchServeAdapter(Adapter):
             return
         with run_put_store() if self.has_store else nullcontext(Beside()) as beside:
             began_s = time.perf_counter()
-            server = make_server(self._make_settings(beside))
+            server = start_server(self._make_settings(beside))
             try:
-                start_checked(server)
+                check_ready(server)
                 yield describe_running(server, beside, began_s)
             finally:
                 server.stop()
