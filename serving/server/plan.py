@@ -81,6 +81,7 @@ class ServePlan:
             "host": settings.host,
             "port": settings.inference_port,
             "metrics_port": settings.metrics_port,
+            "management_port": settings.management_port,
             "queue": self.queue,
             "max_body_bytes": self.properties.max_request_size,
             "logs": str(settings.log_dir or ""),

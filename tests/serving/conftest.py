@@ -18,7 +18,7 @@ import pytest
 
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.service.archived_handler import WARM_UP_BATCHES
-from offpath.serving.session import make_server
+from offpath.serving.session import start_server
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.front import FrontProcess, front, log_variables, logged
 from tests.support.granian import GranianProcess
@@ -49,7 +49,7 @@ def either(
         inference_port=0,
         metrics_port=0,
     )
-    with make_server(settings) as running:
+    with start_server(settings) as running:
         # The warm-up is counted within a second.
         wait_for_items(running, "near-free", 2 * WARM_UP_BATCHES * 8)
         yield running

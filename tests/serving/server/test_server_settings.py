@@ -5,10 +5,7 @@ from pathlib import Path
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.serving.server.server_settings import (
-    parse_properties,
-    read_properties,
-)
+from offpath.serving.server.properties import parse_properties, read_properties
 
 
 def test_comments_spaces_and_later_lines() -> None:
