@@ -20,11 +20,10 @@ from offpath.commands.shared_options import server_option
 from offpath.errors import WrongOption
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
-from offpath.serving.front.one_host import OneHostSession, settle_ports
+from offpath.serving.front.one_host import DoorSession, serve, settle_ports
 from offpath.serving.process.interrupts import Terminated, noting_hangup, stopping_on_signals
 from offpath.serving.server.model_store import find_models
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.session import serve
 
 STORE = Path(".offpath/demo")
 NO_LOG = {"OFFPATH_PREDICTION_LOG": "off"}
@@ -76,7 +75,7 @@ def command(archive: str | None, port: int, server: str) -> None:
             def make_settings(kind: str | None) -> ServerSettings:
                 return replace(settings, server=kind or server)
 
-            serve(OneHostSession(make_settings, door, view, hangup), view)
+            serve(DoorSession(make_settings, door, view, hangup), view)
     except Terminated:
         click.echo("stopped", err=True)
 

@@ -28,7 +28,7 @@ from offpath.serving.check.spelling import (
     find_unread_settings,
 )
 from offpath.serving.front.door_settings import DoorSettings
-from offpath.serving.front.one_host import OneHostSession
+from offpath.serving.front.one_host import DoorSession, Session, serve
 from offpath.serving.front.upstreams import plan_upstreams
 from offpath.serving.process.interrupts import Terminated, noting_hangup, stopping_on_signals
 from offpath.serving.process.tmp_folders import tmp_dir
@@ -36,7 +36,6 @@ from offpath.serving.server.model_store import find_models
 from offpath.serving.server.plan import plan_server
 from offpath.serving.server.properties import Properties, load_properties
 from offpath.serving.server.server_settings import LOOPBACK, ServerSettings
-from offpath.serving.session import DirectSession, Session, serve
 
 # Options of TorchServe itself, with or without a front door; the rest are the door's.
 SERVER_OPTIONS = (
@@ -116,11 +115,10 @@ def command(
             if dry_run:
                 view.show_plan(describe_plan(find_settings(), door))
                 return
-            session: Session
             if door is None:
-                session = DirectSession(find_settings(), view, drain_s, hangup)
+                session = Session(find_settings, view, hangup, drain_s)
             else:
-                session = OneHostSession(find_settings, door, view, hangup)
+                session = DoorSession(find_settings, door, view, hangup)
             serve(session, view, sample=sample, once=once)
     except Terminated:
         click.echo("stopped", err=True)

@@ -29,7 +29,7 @@ from offpath.profiling.servers.put_store import (
 from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
-from offpath.serving.front.one_host import OneHostSession
+from offpath.serving.front.one_host import DoorSession
 from offpath.serving.process.interrupts import Hangup
 from offpath.serving.process.processes import find_fork_helpers
 from offpath.serving.server.server import Server
@@ -154,7 +154,7 @@ class TorchServeAdapter(Adapter):
     def running(self) -> Iterator[RunningServer]:
         if self.has_door:
             settings = self._make_settings(Beside())
-            session = OneHostSession(lambda _: settings, DOOR, View(), Hangup())
+            session = DoorSession(lambda _: settings, DOOR, View(), Hangup())
             try:
                 session.start()
                 yield describe_running(session.rotation.current, door=session.door)

@@ -112,7 +112,7 @@ class Door:
         new_models = write_models(self.place.run, server.plan.names)
         point_links(server, self.place.run, upstreams)
         try:
-            self.change(upstreams)
+            self.change(upstreams=upstreams)
         except ExpectedError:
             # The links that do not depend on the configuration, such as that to the metrics.
             if self._server is not None:
@@ -148,18 +148,26 @@ class Door:
             else:
                 file.unlink(missing_ok=True)
 
-    def change(self, upstreams: Upstreams) -> None:
-        """Adapts the configuration to changed servers behind the door.
+    def change(
+        self, settings: DoorSettings | None = None, upstreams: Upstreams | None = None
+    ) -> None:
+        """Puts other settings or upstreams into force.
 
         Raises:
             ExpectedError: nginx rejects the new configuration, or it cannot be written.
         """
-        if upstreams != self.upstreams:
-            self._put_into_force(self.settings, upstreams)
-
-    def change_settings(self, settings: DoorSettings) -> None:
-        """Puts changed settings into force; raises like `change`."""
-        self._put_into_force(settings, self.upstreams)
+        before = self.settings, self.upstreams
+        wanted = settings or self.settings, upstreams or self.upstreams
+        if wanted == before:
+            return
+        self.settings, self.upstreams = wanted
+        try:
+            if self._nginx is not None:
+                self._rewrite()
+        except ExpectedError:
+            # So that the next attempt finds that something is to be changed.
+            self.settings, self.upstreams = before
+            raise
 
     def refresh(self) -> None:
         """Reads replaced tokens and certificates; to be called regularly.
@@ -232,17 +240,6 @@ class Door:
         tokens = () if file is None else read_tokens(file)
         has_http2 = self.binary.is_patched
         write_config(self.place, self.settings, self.upstreams, tokens, has_http2)
-
-    def _put_into_force(self, settings: DoorSettings, upstreams: Upstreams) -> None:
-        before = self.settings, self.upstreams
-        self.settings, self.upstreams = settings, upstreams
-        try:
-            if self._nginx is not None:
-                self._rewrite()
-        except ExpectedError:
-            # So that the next attempt finds that something is to be changed.
-            self.settings, self.upstreams = before
-            raise
 
     def _rewrite(self) -> None:
         try:

@@ -1,16 +1,19 @@
-"""Runs `offpath serve --front`: a front door before the server of this host."""
+"""Runs `offpath serve`: the server of this host, with or without a front door before it."""
 
 from __future__ import annotations
 
 import shutil
 import time
+import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from offpath.archive.photographs import SAMPLE
 from offpath.errors import ExpectedError, WrongOption
+from offpath.serving.client import Client
 from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import find_nginx
@@ -24,16 +27,17 @@ from offpath.serving.front.upstreams import (
     plan_upstreams,
     put_behind_door,
 )
+from offpath.serving.process.descriptors import awaiting_descriptors
 from offpath.serving.process.interrupts import Hangup
 from offpath.serving.process.ports import check_port_free, resolve_ports
-from offpath.serving.process.tmp_folders import check_exist
+from offpath.serving.process.tmp_folders import FilesRemoved, check_exist
 from offpath.serving.server.management import ModelStatus
 from offpath.serving.server.model_store import copy_archives
 from offpath.serving.server.plan import ServePlan, plan_server
 from offpath.serving.server.server import Server
-from offpath.serving.server.server_log import LogLine
+from offpath.serving.server.server_log import LogFollower, LogLine
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.session import SERVERS, Session, View
+from offpath.serving.session import SERVERS, View, find_gaps
 
 READY_CHECK_S = 1.0
 START_POLL_S = 0.05
@@ -43,16 +47,192 @@ MAX_SICK = 3
 SICK_S = 60.0
 
 
-class OneHostSession(Session):
-    """A front door before the server of this host.
+class Session:
+    """A server of this host from its start to its end.
+
+    Small tasks look after it in the meantime. Each is guarded: an unexpected exception of one is
+    shown, and the others go on. An ExpectedError ends the session.
 
     Args:
         make_settings: returns the settings of the server to start, given its kind, or None for the
             kind to begin with; called again at each reload.
-        hangup: asks for a reload.
+        hangup: remembers SIGHUP.
+        drain_s: seconds that requests in flight may take at the end.
     """
 
+    # Pause after each round of the tasks.
+    watch_s = 0.5
+    what = "the server"
+
+    def __init__(
+        self,
+        make_settings: Callable[[str | None], ServerSettings],
+        view: View,
+        hangup: Hangup,
+        drain_s: float,
+    ) -> None:
+        self._make_settings, self._view = make_settings, view
+        self._hangup, self._drain_s = hangup, drain_s
+        self._follower: LogFollower | None = None
+        self._failures: dict[str, str] = {}
+        self.rotation = Rotation(self._plan_next, self._switch_to, drain_s)
+        self.tasks: Sequence[Callable[[], object]] = (
+            *(self._check_running, self._check_files, self._show_log, self._rotate_log),
+            self._refuse_reload,
+        )
+
+    @property
+    def server(self) -> Server:
+        """The server that gets the requests."""
+        return self.rotation.current
+
+    @property
+    def token(self) -> str | None:
+        """A bearer token, if predictions need one."""
+        return None
+
+    @property
+    def urls(self) -> dict[str, str]:
+        return {**self.server.urls, "logs": str(self.server.log_path)}
+
+    def begin_again(self) -> Session:
+        """Returns the session after this one, whose files something has removed."""
+        return Session(self._make_settings, self._view, self._hangup, self._drain_s)
+
+    def start(self) -> None:
+        """Waits until the server is READY, and announces it.
+
+        Raises:
+            ExpectedError: the server does not start, or does not serve as its archives ask.
+        """
+        began_s = time.monotonic()
+        with self._view.waiting(f"starting {self.what} ..."):
+            starting = self.rotation.begin()
+            while self.rotation.finish() is None:
+                time.sleep(START_POLL_S)
+            if starting.failure is not None:
+                raise starting.failure
+            self._open()
+        self._greet(starting.statuses)
+        self._view.show_ready(self.urls, starting.statuses, time.monotonic() - began_s)
+
+    def show_sample(self) -> None:
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else None
+        url, name = self.urls["inference"], self.server.plan.names[0]
+        # The door's certificate need not be valid for this address.
+        with Client(url, name, headers=headers, verify=False) as client:
+            self._view.show_prediction(SAMPLE, client.try_predict(SAMPLE))
+
+    def watch(self) -> None:
+        """Runs the tasks until a signal or an ExpectedError ends the session."""
+        names = self.server.plan.names
+        self._view.show_usage(self.urls["inference"], names[0], self.token is not None)
+        while True:
+            self.look_after()
+            time.sleep(self.watch_s)
+
+    def look_after(self) -> None:
+        """Runs each task once; shows its unexpected exception, unless it had the same before."""
+        for task in self.tasks:
+            name, failure = getattr(task, "__name__", "a task"), ""
+            try:
+                with awaiting_descriptors(self._view.show_problem):
+                    task()
+            except ExpectedError:
+                raise
+            except Exception:
+                failure = f"{traceback.format_exc()}{name} failed, the rest goes on"
+            self._show_once(name, failure)
+
+    def stop(self) -> None:
+        """Answers the requests in flight, and ends all processes."""
+        try:
+            with self._view.waiting("answering requests in flight ..."):
+                if not self._drain():
+                    self._view.show_problem(
+                        f"some requests were not answered within --drain-s {self._drain_s:g}"
+                    )
+        except OSError as error:
+            self._view.show_problem(
+                f"cannot count the requests in flight, so they are not waited for: {error}"
+            )
+        finally:
+            self._close()
+
+    def _plan_next(self, number: int, in_force: ServePlan | None) -> ServePlan:
+        """Plans the next server; runs in a thread.
+
+        Args:
+            number: of servers until then.
+            in_force: the plan of a server that has ended; by default the model store is read.
+        """
+        plan = plan_server(self._make_settings(None))
+        plan.check_needs_no_door()
+        return plan
+
+    def _switch_to(self, server: Server) -> list[int]:
+        """Sends new requests to a server (`Door.switch_to`)."""
+        return []
+
+    def _open(self) -> None:
+        """Lets clients in."""
+
+    def _drain(self) -> bool:
+        return not self.rotation.is_let_in() or self.server.drain(self._drain_s)
+
+    def _close(self) -> None:
+        self.rotation.stop()
+
+    def _show_once(self, about: str, failure: str) -> None:
+        """Shows what has failed, if anything, unless it was shown the last time."""
+        if failure and failure != self._failures.get(about):
+            self._view.show_problem(failure)
+        self._failures[about] = failure
+
+    def _greet(self, statuses: Iterable[ModelStatus]) -> None:
+        """Says what a new server lacks, and follows its log."""
+        for problem in (*self.server.plan.notes, *find_gaps(statuses)):
+            self._view.show_problem(problem)
+        self._follower = LogFollower(self.server.log_path)
+
+    def _check_running(self) -> None:
+        if not self.server.is_running():
+            raise ExpectedError(self.server.describe_end())
+
+    def _check_files(self) -> None:
+        """Raises FilesRemoved if a running server has lost a file."""
+        if self.server.is_running():
+            check_exist(self._list_files())
+
+    def _list_files(self) -> list[Path]:
+        return self.server.list_sockets()
+
+    def _show_log(self) -> None:
+        """Shows the errors that the server has logged."""
+        for line in self._follower.read_new() if self._follower else []:
+            if line.is_shown:
+                self._view.show_log_line(line)
+            self._note_line(line)
+
+    def _note_line(self, line: LogLine) -> None:
+        """Takes each new line of the log."""
+
+    def _rotate_log(self) -> None:
+        self.server.rotate_log()
+
+    def _refuse_reload(self) -> None:
+        if self._hangup.take():
+            self._view.show_problem(
+                "SIGHUP is ignored: a reload without losing requests needs "
+                "`offpath serve --front`"
+            )
+
+
+class DoorSession(Session):
+    """A front door before the server of this host, which it replaces."""
+
     watch_s = 0.2
+    what = "the server and nginx"
 
     def __init__(
         self,
@@ -61,20 +241,14 @@ class OneHostSession(Session):
         view: View,
         hangup: Hangup,
     ) -> None:
-        super().__init__(view)
+        super().__init__(make_settings, view, hangup, door.drain_s)
         self._reloads = ReloadRequests(self._change_splits)
-        self._make_settings, self._hangup = make_settings, hangup
         settings = make_settings(None)
         # TorchServe or Granian; differs from the one that runs only during a reload to the other.
         self._next_kind = settings.server
         upstreams = plan_upstreams(plan_server(settings), door)
         self.door = Door(settle_ports(door), upstreams, find_nginx(), settings.log_dir)
-        self.rotation = Rotation(
-            self._plan_next,
-            self.door.switch_to,
-            self.door.settings.drain_s,
-            find_last_number(self.door.place.log),
-        )
+        self.rotation.count = find_last_number(self.door.place.log)
         self._is_reload = False
         self._next_ready_check = 0.0
         self._pool = ThreadPoolExecutor(1)
@@ -88,67 +262,50 @@ class OneHostSession(Session):
         )
 
     @property
-    def server(self) -> Server:
-        return self.rotation.current
-
-    @property
-    def url(self) -> str:
-        return self.door.url
-
-    @property
     def token(self) -> str | None:
         tokens = self.door.settings.tokens
         return read_tokens(tokens)[0] if tokens else None
 
-    def start(self) -> None:
-        began = time.monotonic()
-        with self._view.waiting("starting the server and nginx ..."):
-            starting = self.rotation.begin()
-            while self.rotation.finish() is None:
-                time.sleep(START_POLL_S)
-            if starting.failure is not None:
-                raise starting.failure
-            self.door.start()
-            self.door.set_ready(True)
-        try:
-            self._reloads.open(self.door.place.run)
-        except ExpectedError as error:
-            self._view.show_problem(f"{error}; only SIGHUP reloads")
-        self._greet(starting.statuses)
-        if gap := self.door.binary.describe_gap():
-            self._view.show_problem(gap)
-        urls = {
+    @property
+    def urls(self) -> dict[str, str]:
+        return {
             "inference": self.door.url,
             "management": f"unix:{self.door.place.run}/management.sock",
             "metrics": f"{self.door.metrics_url}/metrics",
             "logs": str(self.door.place.log),
         }
-        self._view.show_ready(urls, starting.statuses, time.monotonic() - began)
 
     def begin_again(self) -> Session:
         # The door's settings have the ports by now.
-        return OneHostSession(self._make_settings, self.door.settings, self._view, self._hangup)
+        return DoorSession(self._make_settings, self.door.settings, self._view, self._hangup)
 
-    def stop(self) -> None:
+    def _switch_to(self, server: Server) -> list[int]:
+        return self.door.switch_to(server)
+
+    def _open(self) -> None:
+        self.door.start()
+        self.door.set_ready(True)
         try:
-            with self._view.waiting("answering requests in flight ..."):
-                if self.rotation.is_let_in():
-                    self.door.set_ready(False)
-                    time.sleep(self.door.settings.unready_s)
-                if not self.door.drain():
-                    self._view.show_problem(
-                        "some requests were not answered within --drain-s "
-                        f"{self.door.settings.drain_s}"
-                    )
-        finally:
-            self._reloads.close()
-            self.rotation.stop()
-            self.door.stop()
+            self._reloads.open(self.door.place.run)
+        except ExpectedError as error:
+            self._view.show_problem(f"{error}; only SIGHUP reloads")
+        if gap := self.door.binary.describe_gap():
+            self._view.show_problem(gap)
 
-    def _check_files(self) -> None:
-        if self.server.is_running():
-            config = self.door.place.run / "nginx.conf"
-            check_exist([config, *self._reloads.list_sockets(), *self.server.list_sockets()])
+    def _drain(self) -> bool:
+        if self.rotation.is_let_in():
+            self.door.set_ready(False)
+            time.sleep(self.door.settings.unready_s)
+        return self.door.drain()
+
+    def _close(self) -> None:
+        self._reloads.close()
+        self.rotation.stop()
+        self.door.stop()
+
+    def _list_files(self) -> list[Path]:
+        config = self.door.place.run / "nginx.conf"
+        return [config, *self._reloads.list_sockets(), *self.server.list_sockets()]
 
     def _refresh_door(self) -> None:
         try:
@@ -157,11 +314,7 @@ class OneHostSession(Session):
             self._view.show_problem(f"{error}; the door keeps its old files")
 
     def _plan_next(self, number: int, in_force: ServePlan | None) -> ServePlan:
-        """Plans the next server; each server has its own folder of logs. Runs in a thread.
-
-        Args:
-            in_force: the plan of a server that has ended; by default the model store is read.
-        """
+        # Each server has its own folder of logs.
         plan, log, run = in_force, self.door.place.log, self.door.place.run
         if plan is None:
             settings = self._make_settings(self._next_kind)
@@ -207,7 +360,7 @@ class OneHostSession(Session):
         )
         if settings != before:
             check_splits(settings.splits, self.server.plan.models)
-            self.door.change_settings(settings)
+            self.door.change(settings)
             self.door.replies.forgive()
         return {
             "canary": list(map(str, settings.canary)),
@@ -282,7 +435,7 @@ class OneHostSession(Session):
         if judged == settings.canary:
             return
         try:
-            self.door.change_settings(replace(settings, canary=judged))
+            self.door.change(replace(settings, canary=judged))
         except ExpectedError as error:
             self._show_once("canaries", f"{error}; the canaries stay as they are")
             return
@@ -307,6 +460,31 @@ class OneHostSession(Session):
                     f"{MAX_SICK} workers ended with a broken model within {SICK_S:g} s; "
                     "/ping answers 503 until that has stopped"
                 )
+
+
+def serve(session: Session, view: View, *, sample: bool = False, once: bool = False) -> None:
+    """Runs a session until interrupted, and another one where something has removed its files.
+
+    Args:
+        sample: send the bundled photograph to the first model and show the reply.
+        once: stop as soon as the server is READY and the sample is answered.
+
+    Raises:
+        ExpectedError: nginx or the server does not start, or ends by itself.
+    """
+    while True:
+        try:
+            session.start()
+            if sample:
+                session.show_sample()
+            if not once:
+                session.watch()
+            return
+        except FilesRemoved as error:
+            view.show_problem(str(error))
+        finally:
+            session.stop()
+        session = session.begin_again()
 
 
 def settle_ports(door: DoorSettings) -> DoorSettings:

@@ -128,7 +128,10 @@ class Rotation:
             is to start again.
         switch_to: sends new requests to a server, or raises and changes nothing (`Door.switch_to`).
         drain_s: seconds that an old server may take to answer its requests.
-        count: number of the last server before this command.
+
+    Attributes:
+        count: number of the last server.
+        starting: the server that is being started, if any.
     """
 
     def __init__(
@@ -136,11 +139,10 @@ class Rotation:
         make_plan: Callable[[int, ServePlan | None], ServePlan],
         switch_to: Callable[[Server], list[int]],
         drain_s: float,
-        count: int = 0,
     ) -> None:
         self._make_plan, self._switch_to = make_plan, switch_to
         self._drain_s = drain_s
-        self._count = count
+        self.count = 0
         self._current: Server | None = None
         self._retired: list[Retired] = []
         self.starting: Starting | None = None
@@ -159,8 +161,8 @@ class Rotation:
             in_force: plan of a server that is to start again; by default another one is made.
         """
         if self.starting is None:
-            self._count += 1
-            self.starting = Starting(partial(self._make_plan, self._count, in_force))
+            self.count += 1
+            self.starting = Starting(partial(self._make_plan, self.count, in_force))
         return self.starting
 
     def finish(self) -> Starting | None:

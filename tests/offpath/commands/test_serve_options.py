@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from offpath.commands.serve_options import check_host
 from offpath.errors import ExpectedError
@@ -11,6 +12,7 @@ from offpath.serving.front.door_settings import DoorSettings
 from tests.offpath.conftest import Run
 from tests.support.echo_archive import write_mar
 from tests.support.guarantees import guarantee
+from tests.support.no_processes import forbid_processes
 
 
 @guarantee(
@@ -168,3 +170,30 @@ def test_a_canary_by_address_is_warned_of(
     done = run("serve", "--front", *options)
     assert done.code == 0 and warning in done.err and bool(warning) == bool(done.err)
     assert run("serve", "--front", "--behind-proxy", *options).code == (2 if warning else 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "queue"),
+    [
+        pytest.param("--server torchserve", 150, id="torchserve"),
+        pytest.param("--server torchserve --front", 150, id="door"),
+        # Which takes bodies by name.
+        pytest.param("--server granian --front", 1000, id="granian-behind-the-door"),
+        pytest.param("--server granian --no-front", 150, id="granian"),
+    ],
+)
+def test_a_dry_run_prints_what_would_be_served_and_starts_nothing(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, queue: int
+) -> None:
+    forbid_processes(monkeypatch)
+    archive = write_mar(tmp_path, "one", {"batchSize": 3})
+    config = tmp_path / "my.properties"
+    models = {"one": {"1.0": {"minWorkers": 2, "maxWorkers": 2, "batchSize": 5}}}
+    config.write_text(f"job_queue_size=150\nmodels={json.dumps(models)}")
+    done = run("serve", archive, "--config", config, "--dry-run", *options.split())
+    plan = yaml.safe_load(done.out)
+    (model,) = plan["models"]
+    assert (plan["queue"], model["batchSize"], model["minWorkers"]) == (queue, 3, 2)
+    assert model["archive"] == str(archive)
+    assert ("door" in plan) == (options.endswith("--front"))
+    assert plan["notes"] == ["one.mar: served as it is, not optimised"]
