@@ -27,7 +27,7 @@ from offpath.serving.check.spelling import (
     find_unread_properties,
     find_unread_settings,
 )
-from offpath.serving.front.door_settings import DoorSettings
+from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.one_host import DoorSession, Session, serve
 from offpath.serving.front.upstreams import plan_upstreams
 from offpath.serving.process.interrupts import Terminated, noting_hangup, stopping_on_signals
@@ -130,6 +130,8 @@ def describe_plan(settings: ServerSettings, door: DoorSettings | None) -> dict[s
     if door is None:
         plan.check_needs_no_door()
         return plan.describe()
+    if door.tokens is not None:
+        read_tokens(door.tokens)
     upstreams = plan_upstreams(plan, door)
     return {**replace(plan, queue=upstreams.queue).describe(), "door": asdict(door)}
 

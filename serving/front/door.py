@@ -18,6 +18,7 @@ from offpath.serving.front.door_settings import DoorPlace, DoorSettings, read_to
 from offpath.serving.front.nginx import Nginx, NginxBinary
 from offpath.serving.front.nginx_config import (
     ACCESS_LOG,
+    CONF,
     ERROR_LOG,
     MODELS,
     write_config,
@@ -129,11 +130,9 @@ class Door:
             ExpectedError: nginx does not start; the message has its output.
         """
         self._write()
-        run, log = self.place.run, self.place.log / ERROR_LOG
-        folders = (run, self.place.bodies)
-        self._nginx = Nginx(self.binary, run / "nginx.conf", log, folders)
-        self._nginx.check()
-        self._nginx.start()
+        files = self.place.run / CONF, self.place.log / ERROR_LOG
+        self.binary.check(*files)
+        self._nginx = Nginx(self.binary, *files, (self.place.run, self.place.bodies))
         self._wait_until_open()
         self._count_replies()
         self._workers = set(self._nginx.worker_pids())
@@ -250,7 +249,7 @@ class Door:
                 "or touch the changed file"
             ) from error
         # A failing reload keeps the old configuration, but nginx reports that only in its log.
-        self.nginx.check()
+        self.binary.check(self.place.run / CONF, self.place.log / ERROR_LOG)
         self.nginx.reload()
 
     def _read_stamps(self) -> list[tuple[str, int]]:

@@ -23,7 +23,6 @@ from offpath.serving.front.splits import check_splits, describe_change, judge_ca
 from offpath.serving.front.upstreams import (
     check_successor,
     describe_models,
-    find_ready,
     plan_upstreams,
     put_behind_door,
 )
@@ -416,7 +415,9 @@ class DoorSession(Session):
         if asked is not server:
             return
         statuses = answer.result() if server.is_running() else None
-        ready = find_ready(statuses or ())
+        ready = {
+            (one.model_name, one.model_version) for one in statuses or () if one.ready_workers > 0
+        }
         if statuses is not None:
             self._judge_canaries(ready)
         # Requests go to a model's first version, so a READY worker of another is not enough.

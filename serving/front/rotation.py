@@ -11,7 +11,6 @@ from functools import partial
 
 import psutil
 
-from offpath.errors import ExpectedError
 from offpath.serving.front.nginx_config import KEEPALIVE_S
 from offpath.serving.front.upstreams import count_connections
 from offpath.serving.process.descriptors import awaiting_descriptors
@@ -179,7 +178,7 @@ class Rotation:
             return starting
         try:
             old_nginx = self._switch_to(starting.server)
-        except (ExpectedError, OSError) as error:  # such as a full disk
+        except Exception as error:  # such as a full disk
             starting.failure = error
             stop_at_last(starting.server)
             return starting

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from offpath.errors import ExpectedError
 from offpath.handler.wire_names import FOLDER_VARIABLE, KEY_VARIABLE
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.splits import check_splits
-from offpath.serving.server.management import ModelStatus
+from offpath.serving.server.management import ManagementClient, ModelStatus
 from offpath.serving.server.plan import ServePlan
 from offpath.serving.server.served_model import WORKER, ServedModel
 from offpath.serving.server.server import Server
@@ -20,6 +19,8 @@ from offpath.serving.server.server_settings import LOOPBACK
 
 # A request may wait for one batch before its own, or for a worker that restarts.
 WAITING_BATCHES = 2
+# A server that does not say its state in this time is not READY.
+READY_TIMEOUT_S = 10.0
 UNIX_SOCKETS = Path("/proc/net/unix")
 # Model names that nginx.conf accepts.
 MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -105,14 +106,11 @@ def put_behind_door(
 def describe_models(server: Server) -> list[ModelStatus] | None:
     """Returns every version of every model; None if the server does not answer."""
     try:
-        with server.management() as management:
+        url = server.management_url
+        with ManagementClient(url, timeout_s=READY_TIMEOUT_S) as management:
             return management.describe_all(server.plan.names)
     except ExpectedError:
         return None
-
-
-def find_ready(statuses: Iterable[ModelStatus]) -> set[tuple[str, str]]:
-    return {(one.model_name, one.model_version) for one in statuses if one.ready_workers > 0}
 
 
 def count_connections(*sockets: Path) -> int:

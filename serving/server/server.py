@@ -30,7 +30,6 @@ from offpath.serving.server.server_log import (
 )
 from offpath.serving.server.server_settings import (
     LOOPBACK,
-    check_startable,
     choose_ports,
     socket_kinds,
     socket_path,
@@ -65,7 +64,6 @@ class Server(ABC):
 
     def __init__(self, plan: ServePlan) -> None:
         self.plan, self.settings = plan, plan.settings
-        check_startable(self.settings)
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: Guard | None = None
         self._pages: StatusPages | None = None

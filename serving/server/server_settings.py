@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from offpath.errors import WrongOption
 from offpath.serving.process.ports import check_port_free, resolve_ports
 
 LOOPBACK = "127.0.0.1"
@@ -66,32 +65,22 @@ class Ports:
 
 
 def choose_ports(settings: ServerSettings) -> Ports:
-    """Returns the ports to use: those asked for, and free ones for 0."""
-    wanted = [settings.inference_port, settings.management_port or 0, settings.metrics_port]
-    return Ports(*resolve_ports(settings.host, wanted))
-
-
-def check_startable(settings: ServerSettings) -> None:
-    """Checks what would make a start fail.
+    """Returns the ports to use: those asked for, and free ones for 0.
 
     Raises:
-        WrongOption: there is no model store.
         ExpectedError: a port that was asked for is taken.
     """
-    if not settings.model_store.is_dir():
-        raise WrongOption(
-            f"there is no model store at {settings.model_store}; `offpath archive` makes one"
-        )
     if settings.grpc_port:
         check_port_free(LOOPBACK, settings.grpc_port, "--grpc-port")
-    if settings.unix_sockets:
-        return
-    for kind in ("inference", "management", "metrics"):
-        port = getattr(settings, f"{kind}_port")
-        host = LOOPBACK if kind == "management" else settings.host
-        if port:
-            option = "--port" if kind == "inference" else f"--{kind}-port"
+    wanted = {
+        "--port": (settings.host, settings.inference_port),
+        "--management-port": (LOOPBACK, settings.management_port or 0),
+        "--metrics-port": (settings.host, settings.metrics_port),
+    }
+    for option, (host, port) in wanted.items():
+        if port and not settings.unix_sockets:
             check_port_free(host, port, option)
+    return Ports(*resolve_ports(settings.host, [port for _, port in wanted.values()]))
 
 
 def socket_kinds(settings: ServerSettings) -> tuple[str, ...]:

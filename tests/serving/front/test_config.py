@@ -77,11 +77,10 @@ def test_nginx_accepts_the_configuration_and_names_an_error_in_it(
     settings = all_options(place.run) if has_options else DoorSettings()
     tokens = ["a.b~c+d/e-f_g==", "0" * 64]
     path = write_config(place, settings, upstreams, tokens)
-    nginx = Nginx(binary, path, place.log / "front.log", ())
-    nginx.check()
+    binary.check(path, place.log / "front.log")
     (place.run / "tokens.map").write_text("nonsense")
     with pytest.raises(ExpectedError, match="tokens.map"):
-        nginx.check()
+        binary.check(path, place.log / "front.log")
 
 
 @guarantee("Script or escapes in pages and names")
@@ -132,9 +131,8 @@ def closed_door(closed_folder: Path) -> Iterator[str]:
         for slot, (name, version) in enumerate(served)
     )
     path = write_config(place, settings, replace(UPSTREAMS, routes=routes), [TOKEN])
+    WHEEL.check(path, place.log / "front.log")
     nginx = Nginx(WHEEL, path, place.log / "front.log", ())
-    nginx.check()
-    nginx.start()
     try:
         eventually(lambda: connect(settings.port)).close()
         # Both are one door, so the tests only ask the further one.

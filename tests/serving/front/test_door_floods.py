@@ -69,7 +69,6 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DoorSetting
     place.bodies.mkdir()
     config = write_config(place, settings, Upstreams(True, 32 << 20, 120, 1000), has_http2=True)
     nginx = Nginx(find_nginx(), config, folder / "front.log", ())
-    nginx.start()
     try:
         eventually(lambda: is_served(settings))
         yield settings, nginx, place.bodies

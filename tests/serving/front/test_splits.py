@@ -25,7 +25,7 @@ from offpath.archive.sources.model_source import load_model_source
 from offpath.errors import WrongOption
 from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
-from offpath.serving.front.nginx import Nginx, find_nginx
+from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.nginx_config import COPIES, count_bodies, write_config
 from offpath.serving.front.splits import Split, check_splits, parse_split
 from offpath.serving.front.upstreams import Upstreams
@@ -117,7 +117,7 @@ def test_nginx_accepts_splits_and_gives_copies_room_of_their_own(
     for kind in ("canary", "shadow"):
         door = DoorSettings(canary_by=canary_by, **{kind: (FIVE,)})  # type: ignore
         path = write_config(place, door, upstreams)
-        Nginx(find_nginx(), path, tmp_path / "front.log", ()).check()
+        find_nginx().check(path, tmp_path / "front.log")
     plain = count_bodies(place.room_bytes, DoorSettings(), upstreams)
     counts = count_bodies(place.room_bytes, door, upstreams)
     assert counts["large"] == plain["large"]
