@@ -37,7 +37,7 @@ JAVA_KEYS = {
 
 @dataclass(frozen=True)
 class ServePlan:
-    """What one server will run. config.properties and Granian's plan are made from it.
+    """One server before it runs; config.properties and Granian's plan are made from it.
 
     Attributes:
         models: in the order in which they are served.

@@ -47,8 +47,6 @@ VARIABLES = (
 HONOURED = (*VARIABLES, MODELS, SNAPSHOT, "enable_envvars_config")
 ADDRESS = re.compile(r"http://([^:/]+)(?::([0-9]{1,5}))?", re.IGNORECASE)
 ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
-# Keys whose value is the path of a file.
-PATH_KEYS = ("metrics_config",)
 WORKERS = KEYS["min_workers"], KEYS["max_workers"]
 # One folder for each GPU.
 DRIVER = Path("/proc/driver/nvidia/gpus")
@@ -148,9 +146,8 @@ def load_properties(path: Path | None, overrides: Mapping[str, str] | None = Non
             f"{path} asks for TorchServe's tokens ({TOKENS_OFF}=false), which `offpath serve` "
             "cannot use; remove that line and use --front --tokens FILE"
         )
-    for key in PATH_KEYS:
-        if key in given and path is not None:
-            given[key] = str(_resolve_file(given[key], path.resolve().parent))
+    if path is not None and "metrics_config" in given:
+        given["metrics_config"] = _resolve_file(given["metrics_config"], path.resolve().parent)
     given |= overrides or {}
     values: dict[str, Any] = {key: _read_address(given, key) for key in PORTS}
     values |= {key: _read_number(given, key, path) for key in NUMBERS}
@@ -202,11 +199,11 @@ def _list_numbers(models: Models, name: str, version: str) -> dict[str, int]:
     return {KEYS[one]: found[KEYS[one]] for one in RANGES if is_accepted(one, found.get(KEYS[one]))}
 
 
-def _resolve_file(value: str, folder: Path) -> Path:
+def _resolve_file(value: str, folder: Path) -> str:
     """Finds a file named in a properties file, from that file's folder or in our conf folder."""
     for candidate in (folder / value, CONF_DIR / Path(value).name):
         if candidate.is_file():
-            return candidate
+            return str(candidate)
     raise WrongOption(
         f"config.properties names {value!r}, which is neither in {folder} nor in {CONF_DIR}"
     )

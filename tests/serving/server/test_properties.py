@@ -12,7 +12,7 @@ import pytest
 from offpath.errors import WrongOption
 from offpath.handler.serving_settings import RANGES, ServingSettings
 from offpath.serving.server.plan import plan_server
-from offpath.serving.server.properties import load_properties
+from offpath.serving.server.properties import load_properties, parse_properties, read_properties
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import start_server
 from tests.support.echo_archive import make_settings, write_mar
@@ -114,3 +114,25 @@ def test_settings_of_another_form_are_refused(store: Path, text: str) -> None:
     settings = ServerSettings(store, ("full.mar",), overrides={"models": text})
     with pytest.raises(WrongOption, match="config.properties: models is .* expected JSON"):
         plan_server(settings)
+
+
+def test_comments_spaces_and_later_lines() -> None:
+    text = "# why\n! also\n\n a = 1 \nb=x=y\na=2\n"
+    assert parse_properties(text) == {"a": "2", "b": "x=y"}
+
+
+def test_backslash_continues_a_line() -> None:
+    text = 'models={\\\n  "echo": {}\\\n}\nnext=1'
+    assert parse_properties(text) == {"models": '{"echo": {}}', "next": "1"}
+
+
+def test_line_without_equals_sign_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.properties"
+    path.write_text("a=1\nbatch_size 8\n")
+    with pytest.raises(WrongOption, match=r"config.properties, line 2: 'batch_size 8'"):
+        read_properties(path)
+
+
+def test_missing_file_is_an_expected_error(tmp_path: Path) -> None:
+    with pytest.raises(WrongOption, match="cannot read"):
+        read_properties(tmp_path / "absent")
