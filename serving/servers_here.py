@@ -20,7 +20,7 @@ from offpath.errors import WrongOption
 from offpath.handler.process.foreign_server import MAIN_CLASS
 from offpath.serving.front.reload_requests import SOCKET
 from offpath.serving.server.management import UNIX
-from offpath.serving.server.server_settings import DEFAULTS, read_properties
+from offpath.serving.server.properties import DEFAULTS, read_properties
 
 NGINX_CONFIG = re.compile(r"nginx.* -c (\S+/nginx\.conf)")
 IS_OURS = re.compile(r"\boffpath (serve|demo)\b")

@@ -168,7 +168,7 @@ def server(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
     Its store is a copy, because tests put further archives there.
     """
-    from offpath.serving.torchserve.torchserve_server import TorchServe
+    from offpath.serving.session import start_server
     from tests.support.front import log_variables
 
     folder = tmp_path_factory.mktemp("s")
@@ -183,19 +183,19 @@ def server(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         overrides={"enable_model_api": "true"},
         env=log_variables(folder),
     )
-    with TorchServe(settings) as running:
+    with start_server(settings) as running:
         with running.management() as management:
-            running.warm_up([management.describe(name)[0] for name in running.model_names()])
+            running.warm_up([management.describe(name)[0] for name in running.plan.names])
         yield running
 
 
 @pytest.fixture(scope="session")
 def echo_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe]:
     """Runs a server with default settings and one worker, which counts the bytes of a body."""
-    from offpath.serving.torchserve.torchserve_server import TorchServe
+    from offpath.serving.session import start_server
 
     mar = write_mar(tmp_path_factory.mktemp("echo") / "store")
-    with TorchServe(make_settings(mar)) as running:
+    with start_server(make_settings(mar)) as running:
         yield running
 
 

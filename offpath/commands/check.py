@@ -21,7 +21,7 @@ from offpath.serving.check.files import check_config
 from offpath.serving.finding import Finding, State
 from offpath.serving.printable import printable
 from offpath.serving.server.management import UNIX
-from offpath.serving.server.server_settings import read_properties
+from offpath.serving.server.properties import read_properties
 
 COLOURS = {State.OK: "green", State.LOST: "yellow", State.WRONG: "red"}
 SUBJECT_WIDTH = 22

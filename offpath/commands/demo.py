@@ -20,8 +20,8 @@ from offpath.commands.shared_options import server_option
 from offpath.errors import WrongOption
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
-from offpath.serving.front.one_host import serve_behind_door, settle_ports
-from offpath.serving.process.interrupts import Terminated, stopping_on_signals
+from offpath.serving.front.one_host import DoorSession, serve, settle_ports
+from offpath.serving.process.interrupts import Terminated, noting_hangup, stopping_on_signals
 from offpath.serving.server.model_store import find_models
 from offpath.serving.server.server_settings import ServerSettings
 
@@ -64,14 +64,18 @@ def command(archive: str | None, port: int, server: str) -> None:
     find_nginx()
     view = DemoView()
     try:
-        with stopping_on_signals():
+        with stopping_on_signals(), noting_hangup() as hangup:
             if archive is None:
                 make_archive(view)
             store = STORE if archive is None else DEFAULT_STORE
             store, models = find_models(store, () if archive is None else (archive,), STORE)
             log_dir = choose_log_dir(None, port)
             settings = ServerSettings(store, models, server=server, log_dir=log_dir, env=NO_LOG)
-            serve_behind_door(lambda kind: replace(settings, server=kind or server), door, view)
+
+            def make_settings(kind: str | None) -> ServerSettings:
+                return replace(settings, server=kind or server)
+
+            serve(DoorSession(make_settings, door, view, hangup), view)
     except Terminated:
         click.echo("stopped", err=True)
 

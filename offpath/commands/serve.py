@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +27,15 @@ from offpath.serving.check.spelling import (
     find_unread_properties,
     find_unread_settings,
 )
-from offpath.serving.front.door_settings import DoorSettings
-from offpath.serving.front.one_host import serve_behind_door
-from offpath.serving.process.interrupts import Terminated, stopping_on_signals
+from offpath.serving.front.door_settings import DoorSettings, read_tokens
+from offpath.serving.front.one_host import DoorSession, Session, serve
+from offpath.serving.front.upstreams import plan_upstreams
+from offpath.serving.process.interrupts import Terminated, noting_hangup, stopping_on_signals
 from offpath.serving.process.tmp_folders import tmp_dir
-from offpath.serving.server.model_settings import list_wanted
 from offpath.serving.server.model_store import find_models
-from offpath.serving.server.server_settings import (
-    DEFAULTS,
-    LOOPBACK,
-    ServerSettings,
-    load_config,
-    read_address,
-)
-from offpath.serving.session import serve
+from offpath.serving.server.plan import plan_server
+from offpath.serving.server.properties import Properties, load_properties
+from offpath.serving.server.server_settings import LOOPBACK, ServerSettings
 
 # Options of TorchServe itself, with or without a front door; the rest are the door's.
 SERVER_OPTIONS = (
@@ -62,6 +58,7 @@ def command(
     drain_s: int,
     sample: bool,
     once: bool,
+    dry_run: bool,
     as_json: bool,
     behind_proxy: bool,
     **options: Any,
@@ -83,9 +80,7 @@ def command(
     config, is_granian = server_options["config"], server_options["server"] == "granian"
     view = ServeView(as_json)
     if config is not None:
-        properties = load_config(config)
-        check_tokens(config, properties)
-        server_options |= choose_addresses(properties, is_granian)
+        server_options |= choose_addresses(load_properties(config), is_granian)
     listening = {name: server_options[name] for name in ("host", "port", "metrics_port")}
     door = make_door_settings(options, is_granian, **listening, verbose=verbose, drain_s=drain_s)
     if is_granian and door is None:  # which would have checked them
@@ -100,50 +95,60 @@ def command(
             f"--behind-proxy: {server_options['host']} answers everybody, without TLS and "
             "tokens; make sure that only the proxy can reach it"
         )
+    port = server_options.pop("port")
+    server_options["log_dir"] = choose_log_dir(server_options["log_dir"], port)
 
     def find_settings(kind: str | None = None) -> ServerSettings:
         asked = {**server_options, "server": kind or server_options["server"]}
         if asked["server"] == "granian" and asked["grpc_port"] is not None:
             raise WrongOption("--grpc-port needs --server torchserve")
-        loaded = load_config(config) if config else {}
-        store, entries = find_models(model_store, models or list_wanted(loaded), links)
+        loaded = load_properties(config)
+        store, entries = find_models(model_store, models or loaded.list_wanted(), links)
         for problem in find_unread(config, loaded, store, entries):
-            if not server_options["lenient"]:
+            if not asked["lenient"]:
                 raise WrongOption(f"{problem}; --lenient starts all the same")
             view.show_problem(problem)
-        port = asked.pop("port")
-        log_dir = choose_log_dir(asked.pop("log_dir"), port)
-        return ServerSettings(
-            store, entries, inference_port=port, log_dir=log_dir, verbose=verbose, **asked
-        )
+        return ServerSettings(store, entries, inference_port=port, verbose=verbose, **asked)
 
     try:
-        with tmp_dir() as links, stopping_on_signals():
+        with tmp_dir() as links, stopping_on_signals(), noting_hangup() as hangup:
+            if dry_run:
+                view.show_plan(describe_plan(find_settings(), door))
+                return
             if door is None:
-                serve(find_settings(), view, drain_s, sample=sample, once=once)
+                session = Session(find_settings, view, hangup, drain_s)
             else:
-                serve_behind_door(find_settings, door, view, sample=sample, once=once)
+                session = DoorSession(find_settings, door, view, hangup)
+            serve(session, view, sample=sample, once=once)
     except Terminated:
         click.echo("stopped", err=True)
 
 
-def choose_addresses(loaded: Mapping[str, str], is_granian: bool) -> dict[str, str | int]:
+def describe_plan(settings: ServerSettings, door: DoorSettings | None) -> dict[str, Any]:
+    """Returns what would run, after the checks that need no running server."""
+    plan = plan_server(settings)
+    if door is None:
+        plan.check_needs_no_door()
+        return plan.describe()
+    if door.tokens is not None:
+        read_tokens(door.tokens)
+    upstreams = plan_upstreams(plan, door)
+    return {**replace(plan, queue=upstreams.queue).describe(), "door": asdict(door)}
+
+
+def choose_addresses(properties: Properties, is_granian: bool) -> dict[str, str | int]:
     """Returns the addresses of a properties file that no option replaces.
 
     Of metrics_address the port is taken, because --host and --metrics-host decide who can read
     /metrics. Management stays a socket, unless only this machine can reach Granian's at a port of
     its own.
-
-    Raises:
-        WrongOption: an address is not of the form http://HOST:PORT.
     """
-    properties = {**DEFAULTS, **loaded}
-    host, port = read_address(properties, "inference_address")
-    _, metrics_port = read_address(properties, "metrics_address")
-    management_host, management_port = read_address(properties, "management_address")
+    host, port = properties.inference_address
+    _, metrics_port = properties.metrics_address
+    management_host, management_port = properties.management_address
     source = click.get_current_context().get_parameter_source
     found: dict[str, str | int] = {"host": host, "port": port, "metrics_port": metrics_port}
-    is_own = "management_address" in loaded and management_port not in found.values()
+    is_own = "management_address" in properties.given and management_port not in found.values()
     if is_granian and is_own and management_host == LOOPBACK:
         found["management_port"] = management_port
     given = ParameterSource.COMMANDLINE
@@ -151,26 +156,12 @@ def choose_addresses(loaded: Mapping[str, str], is_granian: bool) -> dict[str, s
 
 
 def find_unread(
-    config: Path | None, properties: Mapping[str, str], store: Path, entries: tuple[str, ...]
+    config: Path | None, properties: Properties, store: Path, entries: tuple[str, ...]
 ) -> Iterator[str]:
     """Yields a line for each setting that no server reads."""
-    found = [*find_unread_properties(str(config), properties)]
+    found = [*find_unread_properties(str(config), properties.given)]
     found += find_unread_models(str(config), properties)
     for _, archive in read_archives(store, entries):
         found += find_unread_settings(f"model-config.yaml of {archive.path}", archive)
     yield from (f"{one.area}: {one.found}; {one.cure}" for one in found)
     yield from find_unread_variables(os.environ)
-
-
-def check_tokens(config: Path, properties: Mapping[str, str]) -> None:
-    """Refuses a properties file that asks for TorchServe's tokens, so that none are lost silently.
-
-    Raises:
-        WrongOption: the file turns on token authorization.
-    """
-    key = "disable_token_authorization"
-    if properties.get(key, "").lower() == "false":
-        raise WrongOption(
-            f"{config} asks for TorchServe's tokens ({key}=false), which `offpath serve` cannot "
-            "use; remove that line and use --front --tokens FILE"
-        )

@@ -145,6 +145,11 @@ SERVE_OPTIONS: list[Callable[[Any], Any]] = [
         is_flag=True,
         help="Stop as soon as the server is READY (and the sample answered).",
     ),
+    click.option(
+        "--dry-run",
+        is_flag=True,
+        help="Print what would be served, with all settings in force, and start nothing.",
+    ),
     click.option("--verbose", is_flag=True, help="Log every request."),
     click.option(
         "--log-dir",

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import yaml
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -73,11 +74,13 @@ class ServeView(View):
         for name, url in urls.items():
             self._out.print(f"  {name:<12} {url}")
 
-    def show_unchecked(self, names: Sequence[str]) -> None:
-        if names:
-            self._err.print(
-                f"not checked (no model-config.yaml to compare with): {', '.join(names)}"
-            )
+    def show_plan(self, plan: Mapping[str, Any]) -> None:
+        """Shows what would run."""
+        content = json.loads(json.dumps(plan, default=str))  # with paths as text
+        if self._as_json:
+            self._print_json(content)
+        else:
+            self._out.print(yaml.safe_dump(content, sort_keys=False).rstrip())
 
     def show_prediction(self, photograph: Path, prediction: Prediction) -> None:
         if self._as_json:

@@ -45,7 +45,7 @@ from offpath.profiling.servers.triton import (
     TritonNginx,
     TritonOffpathDecode,
 )
-from offpath.serving.server.server_settings import find_config, read_properties
+from offpath.serving.server.properties import find_config, read_properties
 
 # Name -> maker(model, cores).
 SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {

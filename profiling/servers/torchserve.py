@@ -30,11 +30,12 @@ from offpath.profiling.servers.server_adapter import BATCH_SIZE, Adapter
 from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
-from offpath.serving.front.one_host import OneHostSession
+from offpath.serving.front.one_host import DoorSession
+from offpath.serving.process.interrupts import Hangup
 from offpath.serving.process.processes import find_fork_helpers
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.session import View, make_server, start_checked
+from offpath.serving.session import View, check_ready, start_server
 from offpath.serving.torchserve.launch import find_java
 
 # The store's one archive.
@@ -154,14 +155,14 @@ class TorchServeAdapter(Adapter):
         with beside_it as beside, ExitStack() as stack:
             began_s, settings = time.perf_counter(), self._make_settings(folder, beside)
             if self.has_door:
-                session = OneHostSession(lambda _: settings, DOOR, View())
+                session = DoorSession(lambda _: settings, DOOR, View(), Hangup())
                 stack.callback(session.stop)
                 session.start()
                 yield describe_running(session.rotation.current, session.door, beside, began_s)
             else:
-                server = make_server(settings)
+                server = start_server(settings)
                 stack.callback(server.stop)
-                start_checked(server)
+                check_ready(server)
                 yield describe_running(server, None, beside, began_s)
 
     def _make_settings(self, store: Path, beside: Beside) -> ServerSettings:

@@ -29,7 +29,7 @@ from offpath.serving.server.in_force import (
     DEVICE,
     WHOLE_NUMBERS,
 )
-from offpath.serving.server.server_settings import (
+from offpath.serving.server.properties import (
     CONF_DIR,
     DEFAULTS,
     find_config,

@@ -96,7 +96,7 @@ def check_model(status: ModelStatus, archive: MarFile | None) -> Iterator[Findin
 
 
 def _check_batches(area: str, status: ModelStatus, archive: MarFile | None) -> Iterator[Finding]:
-    differences = [] if archive is None else list(find_differences(archive, status))
+    differences = [] if archive is None else list(find_differences(archive.serving, status))
     yield from differences
     if archive is not None:
         yield from check_labels(area, archive)

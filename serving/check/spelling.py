@@ -8,7 +8,7 @@ from offpath.archive.mar_file import MarFile
 from offpath.handler.config_section import MUCH_LIKE, suggest
 from offpath.handler.serving_settings import KEYS, RANGES, name_keys
 from offpath.serving.finding import Finding, wrong
-from offpath.serving.server.model_settings import MODELS, read_models
+from offpath.serving.server.properties import Properties
 
 # Nothing reads these keys, but KServe's own examples have them.
 OF_KSERVE = {"NUM_WORKERS", "metrics_format"}
@@ -67,9 +67,9 @@ def find_unread_properties(area: str, properties: Mapping[str, str]) -> Iterator
     yield from _find_unknown(area, properties, PROPERTIES | OF_KSERVE | ARCHIVE_OPTIONS.keys())
 
 
-def find_unread_models(area: str, properties: Mapping[str, str]) -> Iterator[Finding]:
-    """Yields the keys in `models={...}` that TorchServe does not read; raises WrongOption."""
-    for versions in read_models(properties, MODELS).values():
+def find_unread_models(area: str, properties: Properties) -> Iterator[Finding]:
+    """Yields the keys in `models={...}` that TorchServe does not read."""
+    for versions in properties.models.values():
         for settings in versions.values():
             yield from _find_unknown(area, settings, MODEL_SETTINGS)
 

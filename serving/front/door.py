@@ -13,18 +13,19 @@ from pathlib import Path
 import httpx
 
 from offpath.errors import ExpectedError
-from offpath.serving.front.behind import Behind, point_links
 from offpath.serving.front.bodies import free_bytes, make_folder, remove_orphans
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings, read_tokens
 from offpath.serving.front.nginx import Nginx, NginxBinary
 from offpath.serving.front.nginx_config import (
     ACCESS_LOG,
+    CONF,
     ERROR_LOG,
     MODELS,
     write_config,
     write_models,
 )
 from offpath.serving.front.reply_counts import ReplyCounts
+from offpath.serving.front.upstreams import Upstreams, point_links
 from offpath.serving.process.tmp_folders import lock_folder, make_short_tmp_dir, remove_folder
 from offpath.serving.server.server import Server
 
@@ -42,7 +43,7 @@ class Door:
 
     Args:
         settings: how to start the door, with ports that are not 0.
-        behind: the servers behind it.
+        upstreams: the servers behind it.
         binary: the nginx to run.
         log_dir: folder of its logs; by default a temporary folder.
 
@@ -51,12 +52,16 @@ class Door:
     """
 
     def __init__(
-        self, settings: DoorSettings, behind: Behind, binary: NginxBinary, log_dir: Path | None
+        self,
+        settings: DoorSettings,
+        upstreams: Upstreams,
+        binary: NginxBinary,
+        log_dir: Path | None,
     ) -> None:
-        self.settings, self.behind, self.binary = settings, behind, binary
+        self.settings, self.upstreams, self.binary = settings, upstreams, binary
         self._bodies_lock: int | None
         bodies, self._bodies_lock = make_folder(
-            behind.max_body_bytes, settings.memory, settings.front_bodies
+            upstreams.max_body_bytes, settings.memory, settings.front_bodies
         )
         run = make_short_tmp_dir()
         log = (log_dir or run / "logs").resolve()
@@ -97,22 +102,22 @@ class Door:
             ExpectedError or OSError: a disk is full, or nginx rejects the new configuration;
                 requests still go to the server before it.
         """
-        behind = self.behind
+        upstreams = self.upstreams
         old_workers: list[int] = []
-        routes = server.plan_routes(server.archives)
+        routes = server.plan.routes
         # A reload may bring other models, another number of workers or another kind of server.
-        if routes != behind.routes:
-            generation = behind.generation + 1
-            behind = replace(behind, routes=routes, generation=generation)
+        if routes != upstreams.routes:
+            generation = upstreams.generation + 1
+            upstreams = replace(upstreams, routes=routes, generation=generation)
             old_workers = self.nginx.worker_pids() if self._nginx is not None else []
-        new_models = write_models(self.place.run, server.model_names())
-        point_links(server, self.place.run, behind)
+        new_models = write_models(self.place.run, server.plan.names)
+        point_links(server, self.place.run, upstreams)
         try:
-            self.change(behind)
+            self.change(upstreams=upstreams)
         except ExpectedError:
             # The links that do not depend on the configuration, such as that to the metrics.
             if self._server is not None:
-                point_links(self._server, self.place.run, self.behind)
+                point_links(self._server, self.place.run, self.upstreams)
             raise
         self._server = server
         new_models.replace(self.place.run / MODELS)
@@ -125,11 +130,9 @@ class Door:
             ExpectedError: nginx does not start; the message has its output.
         """
         self._write()
-        run, log = self.place.run, self.place.log / ERROR_LOG
-        folders = (run, self.place.bodies)
-        self._nginx = Nginx(self.binary, run / "nginx.conf", log, folders)
-        self._nginx.check()
-        self._nginx.start()
+        files = self.place.run / CONF, self.place.log / ERROR_LOG
+        self.binary.check(*files)
+        self._nginx = Nginx(self.binary, *files, (self.place.run, self.place.bodies))
         self._wait_until_open()
         self._count_replies()
         self._workers = set(self._nginx.worker_pids())
@@ -144,18 +147,26 @@ class Door:
             else:
                 file.unlink(missing_ok=True)
 
-    def change(self, behind: Behind) -> None:
-        """Adapts the configuration to changed servers behind the door.
+    def change(
+        self, settings: DoorSettings | None = None, upstreams: Upstreams | None = None
+    ) -> None:
+        """Puts other settings or upstreams into force.
 
         Raises:
             ExpectedError: nginx rejects the new configuration, or it cannot be written.
         """
-        if behind != self.behind:
-            self._put_into_force(self.settings, behind)
-
-    def change_settings(self, settings: DoorSettings) -> None:
-        """Puts changed settings into force; raises like `change`."""
-        self._put_into_force(settings, self.behind)
+        before = self.settings, self.upstreams
+        wanted = settings or self.settings, upstreams or self.upstreams
+        if wanted == before:
+            return
+        self.settings, self.upstreams = wanted
+        try:
+            if self._nginx is not None:
+                self._rewrite()
+        except ExpectedError:
+            # So that the next attempt finds that something is to be changed.
+            self.settings, self.upstreams = before
+            raise
 
     def refresh(self) -> None:
         """Reads replaced tokens and certificates; to be called regularly.
@@ -227,18 +238,7 @@ class Door:
         file = self.settings.tokens
         tokens = () if file is None else read_tokens(file)
         has_http2 = self.binary.is_patched
-        write_config(self.place, self.settings, self.behind, tokens, has_http2)
-
-    def _put_into_force(self, settings: DoorSettings, behind: Behind) -> None:
-        before = self.settings, self.behind
-        self.settings, self.behind = settings, behind
-        try:
-            if self._nginx is not None:
-                self._rewrite()
-        except ExpectedError:
-            # So that the next attempt finds that something is to be changed.
-            self.settings, self.behind = before
-            raise
+        write_config(self.place, self.settings, self.upstreams, tokens, has_http2)
 
     def _rewrite(self) -> None:
         try:
@@ -249,7 +249,7 @@ class Door:
                 "or touch the changed file"
             ) from error
         # A failing reload keeps the old configuration, but nginx reports that only in its log.
-        self.nginx.check()
+        self.binary.check(self.place.run / CONF, self.place.log / ERROR_LOG)
         self.nginx.reload()
 
     def _read_stamps(self) -> list[tuple[str, int]]:

@@ -49,6 +49,17 @@ class NginxBinary:
         branches = [one for one in PATCHED if one[:2] == self.version[:2]] or PATCHED[-1:]
         return self.version >= branches[0]
 
+    def make_command(self, config: Path, log: Path, *options: str) -> list[str]:
+        return [str(self.path), "-e", str(log), "-c", str(config), *options]
+
+    def check(self, config: Path, log: Path) -> None:
+        """Has nginx check a configuration; raises ExpectedError with its output if it fails."""
+        # This creates the logs.
+        command = self.make_command(config, log, "-t")
+        done = subprocess.run(command, capture_output=True, text=True, umask=UMASK)
+        if done.returncode != 0:
+            raise ExpectedError(f"nginx rejects its configuration:\n{done.stderr}")
+
     def describe_gap(self) -> str | None:
         """Returns what an nginx that is not known to be patched lacks, and what to do."""
         if self.is_patched:
@@ -111,7 +122,7 @@ def _find_system() -> list[Path]:
 
 
 class Nginx:
-    """An nginx process and its workers.
+    """An nginx process and its workers, from its construction to `stop`.
 
     Args:
         binary: the program.
@@ -123,39 +134,21 @@ class Nginx:
     def __init__(
         self, binary: NginxBinary, config: Path, log: Path, folders: tuple[Path, ...]
     ) -> None:
-        self._binary, self._config, self._log = binary, config, log
-        self._folders = folders
-        self._process: subprocess.Popen[bytes] | None = None
-        self._guard: Guard | None = None
-
-    def check(self) -> None:
-        """Has nginx check its configuration; raises ExpectedError with its output if it fails."""
-        # This creates the logs.
-        done = subprocess.run(self._command("-t"), capture_output=True, text=True, umask=UMASK)
-        if done.returncode != 0:
-            raise ExpectedError(f"nginx rejects its configuration:\n{done.stderr}")
-
-    def start(self) -> None:
-        with open(self._log, "ab") as log:
+        with open(log, "ab") as output:
             self._process = subprocess.Popen(
-                self._command(),
+                binary.make_command(config, log),
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=output,
+                stderr=output,
                 # Ctrl-C reaches only this process, which then ends all of nginx.
                 start_new_session=True,
                 umask=UMASK,
             )
-        self._guard = Guard(self._process.pid, *self._folders)
-
-    @property
-    def pid(self) -> int:
-        if self._process is None:
-            raise RuntimeError("not started")
-        return self._process.pid
+        self.pid = self._process.pid
+        self._guard = Guard(self.pid, *folders)
 
     def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self._process.poll() is None
 
     def worker_pids(self) -> list[int]:
         """Returns the process ids of the workers, including old ones that are ending."""
@@ -181,17 +174,11 @@ class Nginx:
 
     def stop(self) -> None:
         """Ends nginx at once, and workers that a killed master left. Safe to call twice."""
-        if self._process is not None:
-            end_family(self._process.pid, STOP_TIMEOUT_S)
-            self._process.wait()
-        if self._guard is not None:
-            self._guard.release()
+        end_family(self.pid, STOP_TIMEOUT_S)
+        self._process.wait()
+        self._guard.release()
 
     def _signal(self, number: signal.Signals) -> None:
         if self.is_running():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
-
-    def _command(self, *options: str) -> list[str]:
-        log = ["-e", str(self._log)]
-        return [str(self._binary.path), *log, "-c", str(self._config), *options]

@@ -25,12 +25,12 @@ from offpath.handler.error_kinds import (
     ErrorKind,
 )
 from offpath.handler.process.host_limits import count_cores
-from offpath.serving.front.behind import MODEL_NAME, Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.openapi import OPENAPI, render_openapi
+from offpath.serving.front.upstreams import MODEL_NAME, Upstreams
 from offpath.serving.process.ports import WRONG_HOST, is_loopback
+from offpath.serving.server.properties import CONF_DIR
 from offpath.serving.server.served_model import name_socket
-from offpath.serving.server.server_settings import CONF_DIR
 from offpath.serving.service.messages import V2_SERVER, Served, describe_missing, list_served
 
 if TYPE_CHECKING:
@@ -77,13 +77,13 @@ COPY_TIMEOUT_S = 1
 def write_config(
     place: DoorPlace,
     settings: DoorSettings,
-    behind: Behind,
+    upstreams: Upstreams,
     tokens: Sequence[str] = (),
     has_http2: bool = False,
 ) -> Path:
     """Writes nginx.conf and the files it includes, mode 0600 because they hold secrets."""
     path = place.run / CONF
-    text = _render(place, settings, behind, has_http2)
+    text = _render(place, settings, upstreams, has_http2)
     new_tokens = _write_new(place.run / TOKENS_MAP, _format_tokens(tokens))
     _write_new(path, text).replace(path)
     new_tokens.replace(place.run / TOKENS_MAP)
@@ -107,12 +107,12 @@ def _format_tokens(tokens: Sequence[str]) -> str:
     return "".join(f'"~^[Bb]earer {re.escape(token)}$" 1;\n' for token in tokens)
 
 
-def _render(place: DoorPlace, settings: DoorSettings, behind: Behind, has_http2: bool) -> str:
+def _render(place: DoorPlace, settings: DoorSettings, upstreams: Upstreams, has_http2: bool) -> str:
     files = min(2 * CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     return _compile(TEMPLATE).render(
         settings=settings,
         has_http2=has_http2,
-        behind=behind,
+        upstreams=upstreams,
         place=place,
         run=_check_plain(place.run),
         bodies=_check_plain(place.bodies),
@@ -125,15 +125,15 @@ def _render(place: DoorPlace, settings: DoorSettings, behind: Behind, has_http2:
         header_timeout_s=min(HEADER_TIMEOUT_S, settings.client_timeout_s),
         keepalive_s=KEEPALIVE_S,
         copy_timeout_s=COPY_TIMEOUT_S,
-        upstreams=_plan_upstreams(place.run, settings, behind),
+        servers=_list_servers(place.run, settings, upstreams),
         client_connections=settings.client_connections + COPIES * len(settings.shadow),
         names=wire_names,
         full=BUSY,
-        models_of_v1=json.dumps({"models": [*_list_models(behind)]}),
-        no_model=_format_reply(describe_missing("$offpath_asked", _list_models(behind))),
+        models_of_v1=json.dumps({"models": [*_list_models(upstreams)]}),
+        no_model=_format_reply(describe_missing("$offpath_asked", _list_models(upstreams))),
         server_of_v2=json.dumps(V2_SERVER),
-        bodies_of=count_bodies(place.room_bytes, settings, behind),
-        **_format_error_replies(behind),
+        bodies_of=count_bodies(place.room_bytes, settings, upstreams),
+        **_format_error_replies(upstreams),
     )
 
 
@@ -150,46 +150,44 @@ def _compile(path: Path) -> Template:
     return environment.from_string(path.read_text(encoding="utf-8"))
 
 
-def _list_models(behind: Behind) -> Served:
+def _list_models(upstreams: Upstreams) -> Served:
     """Returns the models and versions that the door's paths can name."""
-    served = list_served((model.name, model.version) for model in behind.routes)
+    served = list_served((model.name, model.version) for model in upstreams.routes)
     can_name = MODEL_NAME.fullmatch
     return {one: list(filter(can_name, served[one])) for one in served if can_name(one)}
 
 
-def _plan_upstreams(run: Path, settings: DoorSettings, behind: Behind) -> dict[str, list[str]]:
+def _list_servers(run: Path, settings: DoorSettings, upstreams: Upstreams) -> dict[str, list[str]]:
     """Returns the `server` lines of each upstream: a server, a model's workers, a shadow."""
 
     def link(slot: int) -> str:
-        return f"unix:{run}/{behind.name_link(name_socket(slot))}"
+        return f"unix:{run}/{upstreams.name_link(name_socket(slot))}"
 
-    upstreams = {}
-    if not behind.routes:
+    servers = {}
+    if not upstreams.routes:
         # A link that a reload points at another TorchServe. No more requests than its queue holds:
         # the door refuses the rest, because TorchServe's own refusal has a misleading text.
-        upstreams["torchserve"] = [f"unix:{run}/inference.sock max_conns={behind.queue}"]
-    for model in behind.routes:
+        servers["torchserve"] = [f"unix:{run}/inference.sock max_conns={upstreams.queue}"]
+    for model in upstreams.routes:
         # A link for each worker, and no more requests for it than it takes. The path of one that is
         # being replaced leads to another one.
-        limits = f"max_conns={model.share_queue(behind.queue)} max_fails=0"
-        upstreams[f"granian_{model.first_slot}"] = [
-            f"{link(slot)} {limits}" for slot in model.slots
-        ]
+        limits = f"max_conns={model.share_queue(upstreams.queue)} max_fails=0"
+        servers[f"granian_{model.first_slot}"] = [f"{link(slot)} {limits}" for slot in model.slots]
     for number, split in enumerate(settings.shadow):
         links = [
             link(slot)
-            for model in behind.routes
+            for model in upstreams.routes
             if (model.name, model.version) == (split.model, split.version)
             for slot in model.slots
         ] or [f"unix:{run}/inference.sock"]
         limits = f"max_conns={-(-COPIES // len(links))} fail_timeout=10s"
         # No copies for ten seconds after one without a reply. nginx needs a second server for
         # that.
-        upstreams[f"shadow_{number}"] = [
+        servers[f"shadow_{number}"] = [
             *(f"{it} {limits}" for it in links),
             f"unix:{run}/none down",
         ]
-    return upstreams
+    return servers
 
 
 def _name_user() -> str:
@@ -200,7 +198,7 @@ def _name_user() -> str:
 
 
 def count_bodies(
-    room_bytes: int, settings: DoorSettings, behind: Behind
+    room_bytes: int, settings: DoorSettings, upstreams: Upstreams
 ) -> dict[str, tuple[int, int]]:
     """Returns for each size how many bodies one client and all clients may have at a time.
 
@@ -208,10 +206,10 @@ def count_bodies(
     that wait for their copy come on top, except with large bodies, which are not copied.
     """
     copies = COPIES * len(settings.shadow)
-    share = min(1.0, settings.client_connections / behind.queue)
+    share = min(1.0, settings.client_connections / upstreams.queue)
     counts = {}
     for size, largest in SIZES.items():
-        bytes_each = min(largest or behind.max_body_bytes, behind.max_body_bytes)
+        bytes_each = min(largest or upstreams.max_body_bytes, upstreams.max_body_bytes)
         in_all = max(1, room_bytes // (len(SIZES) + 1) // bytes_each)
         extra = copies if largest is not None else 0
         of_one, of_all = max(1, int(in_all * share)) + extra, in_all + extra
@@ -219,14 +217,14 @@ def count_bodies(
     return counts
 
 
-def _format_error_replies(behind: Behind) -> dict[str, Any]:
+def _format_error_replies(upstreams: Upstreams) -> dict[str, Any]:
     """Returns the directives that answer each error, and those for the other meanings of a 502."""
     unavailable = ERRORS[503]
     error_replies = {
-        status: _format_reply(kind, kind.text.format(max_body_bytes=behind.max_body_bytes))
+        status: _format_reply(kind, kind.text.format(max_body_bytes=upstreams.max_body_bytes))
         for status, kind in ERRORS.items()
     }
-    if behind.routes:
+    if upstreams.routes:
         # Only a worker has ended, and others can answer.
         error_replies[502] = _format_reply(MODEL_GONE)
     return {

@@ -12,7 +12,7 @@ from offpath.handler.error_kinds import (
     WORKER_DIED,
 )
 from offpath.handler.wire_names import REQUEST_ID_HEADER
-from offpath.serving.server.server_settings import CONF_DIR
+from offpath.serving.server.properties import CONF_DIR
 
 OPENAPI = "openapi.json"
 KINDS = (*OF_ITEMS, *OF_DOOR, MODEL_GONE, WORKER_DIED, ENDS_WORKERS)

@@ -7,17 +7,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import psutil
 
-from offpath.errors import ExpectedError
-from offpath.serving.front.behind import count_connections
 from offpath.serving.front.nginx_config import KEEPALIVE_S
+from offpath.serving.front.upstreams import count_connections
 from offpath.serving.process.descriptors import awaiting_descriptors
 from offpath.serving.server.management import ModelStatus
+from offpath.serving.server.plan import ServePlan
 from offpath.serving.server.server import Server
-from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.session import make_server, start_checked
+from offpath.serving.session import check_ready, launch
 
 # After this many seconds, nginx passes no request to an old server. It keeps a connection only if a
 # request on it ended within KEEPALIVE_S of its start, and then for KEEPALIVE_S.
@@ -36,18 +36,20 @@ def stop_at_last(server: Server) -> None:
 
 
 class Starting:
-    """A server that starts in a thread, so that the door is looked after in the meantime.
+    """A server that is planned and started in a thread; the door is looked after meanwhile.
 
     Attributes:
-        server: the starting server.
+        server: the server, once its processes are started.
         statuses: settings in force, once the server is READY and checked.
         failure: why the server did not start.
     """
 
-    def __init__(self, settings: ServerSettings) -> None:
-        self.server = make_server(settings)
-        self.statuses: list[ModelStatus] | None = None
+    def __init__(self, make_plan: Callable[[], ServePlan]) -> None:
+        self._make_plan = make_plan
+        self.server: Server | None = None
+        self.statuses: list[ModelStatus] = []
         self.failure: Exception | None = None
+        self._lock, self._is_stopped = threading.Lock(), False
         # A daemon: the end of the program does not wait for it.
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -57,10 +59,22 @@ class Starting:
 
     def _run(self) -> None:
         try:
-            self.statuses = start_checked(self.server)
+            plan = self._make_plan()
+            with self._lock:
+                if self._is_stopped:
+                    return
+                self.server = launch(plan)
+            self.statuses = check_ready(self.server)
         except Exception as error:  # the session shows it, or ends with it
             self.failure = error
-            stop_at_last(self.server)
+            if self.server is not None:
+                stop_at_last(self.server)
+
+    def stop(self) -> None:
+        with self._lock:
+            self._is_stopped = True
+        if self.server is not None:
+            self.server.stop()
 
 
 @dataclass
@@ -109,23 +123,25 @@ class Rotation:
     """Replaces the server behind a door.
 
     Args:
-        make_settings: returns the settings of the next server, given its number, and those of a
-            server that is to start again.
+        make_plan: returns the plan of the next server, given its number, and that of a server that
+            is to start again.
         switch_to: sends new requests to a server, or raises and changes nothing (`Door.switch_to`).
         drain_s: seconds that an old server may take to answer its requests.
-        count: number of the last server before this command.
+
+    Attributes:
+        count: number of the last server.
+        starting: the server that is being started, if any.
     """
 
     def __init__(
         self,
-        make_settings: Callable[[int, ServerSettings | None], ServerSettings],
+        make_plan: Callable[[int, ServePlan | None], ServePlan],
         switch_to: Callable[[Server], list[int]],
         drain_s: float,
-        count: int = 0,
     ) -> None:
-        self._make_settings, self._switch_to = make_settings, switch_to
+        self._make_plan, self._switch_to = make_plan, switch_to
         self._drain_s = drain_s
-        self._count = count
+        self.count = 0
         self._current: Server | None = None
         self._retired: list[Retired] = []
         self.starting: Starting | None = None
@@ -137,15 +153,15 @@ class Rotation:
             raise RuntimeError("no server was let in yet")
         return self._current
 
-    def begin(self, in_force: ServerSettings | None = None) -> Starting:
+    def begin(self, in_force: ServePlan | None = None) -> Starting:
         """Starts the next server, unless one is starting already.
 
         Args:
-            in_force: settings of a server that is to start again; by default they are made again.
+            in_force: plan of a server that is to start again; by default another one is made.
         """
         if self.starting is None:
-            self._count += 1
-            self.starting = Starting(self._make_settings(self._count, in_force))
+            self.count += 1
+            self.starting = Starting(partial(self._make_plan, self.count, in_force))
         return self.starting
 
     def finish(self) -> Starting | None:
@@ -158,11 +174,11 @@ class Rotation:
         if starting is None or not starting.is_done():
             return None
         self.starting = None
-        if starting.failure is not None:
+        if starting.failure is not None or starting.server is None:
             return starting
         try:
             old_nginx = self._switch_to(starting.server)
-        except (ExpectedError, OSError) as error:  # such as a full disk
+        except Exception as error:  # such as a full disk
             starting.failure = error
             stop_at_last(starting.server)
             return starting
@@ -185,9 +201,7 @@ class Rotation:
         self._retired = [r for r in self._retired if not r.end_if_done()]
 
     def stop(self) -> None:
-        servers = [retired.server for retired in self._retired]
-        servers += [self._current] if self._current is not None else []
-        servers += [self.starting.server] if self.starting is not None else []
         with contextlib.ExitStack() as stack:
-            for server in servers:
-                stack.callback(server.stop)
+            for server in (*(one.server for one in self._retired), self._current, self.starting):
+                if server is not None:
+                    stack.callback(server.stop)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from offpath.archive.mar_file import MarFile
 from offpath.errors import WrongOption
+from offpath.serving.server.served_model import ServedModel
 
 # The names that a path of nginx.conf accepts, and the share as nginx's split_clients takes it.
 SPLIT = re.compile(r"([A-Za-z0-9._-]{1,128})=([A-Za-z0-9._-]{1,64}):([0-9]{1,3}(?:\.[0-9]{1,2})?)%")
@@ -61,18 +61,15 @@ def parse_split(text: str) -> Split:
     return Split(match[1], match[2], match[3])
 
 
-def check_splits(splits: Iterable[Split], archives: Iterable[tuple[str, MarFile]]) -> None:
+def check_splits(splits: Iterable[Split], models: Iterable[ServedModel]) -> None:
     """Checks that each split names a served version other than the one that it is split from.
-
-    Args:
-        archives: the served archives, each with the name that its model is served under.
 
     Raises:
         WrongOption: a model or version is not served, or answers these requests already.
     """
     served: dict[str, list[str]] = {}
-    for name, archive in archives:
-        served.setdefault(name, []).append(archive.model_version)
+    for model in models:
+        served.setdefault(model.name, []).append(model.version)
     for split in splits:
         versions = served.get(split.model, [])
         if split.version not in versions:

@@ -8,29 +8,20 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from offpath.archive.mar_file import MarFile, read_mar, unpack_mar
-from offpath.errors import MissingPackage, WrongOption
+from offpath.archive.mar_file import read_mar, unpack_mar
+from offpath.errors import MissingPackage
 from offpath.handler.process.lazy_imports import is_installed
 from offpath.serving.granian.plan import FIXED, ForeignSettings, Plan, WorkerPlan
 from offpath.serving.granian.reports import Reports, find_page
-from offpath.serving.granian.slots import plan_models
 from offpath.serving.process.ports import is_loopback
-from offpath.serving.server.model_settings import count_default_workers
-from offpath.serving.server.served_model import WORKER, ServedModel, name_socket
+from offpath.serving.server.plan import ServePlan
+from offpath.serving.server.served_model import WORKER, name_socket
 from offpath.serving.server.server import Server
-from offpath.serving.server.server_settings import (
-    HONOURED,
-    LOOPBACK,
-    ServerSettings,
-    find_config,
-    read_effective,
-    read_properties,
-    socket_path,
-)
+from offpath.serving.server.server_settings import LOOPBACK, socket_path
 from offpath.serving.server.status_pages import StatusPages
 
 MAX_LOG_BYTES = 20 << 20
@@ -44,16 +35,17 @@ class GranianServer(Server):
     product = "Granian"
     log_name = "granian.log"
 
-    def __init__(self, settings: ServerSettings) -> None:
-        super().__init__(settings)
-        self._models: list[ServedModel] = []
-        self._reports = Reports([], "")
+    def __init__(self, plan: ServePlan) -> None:
+        self._reports = Reports(plan.models, socket.gethostname())
+        # To the supervisor, until it has its plan.
+        self._waiting: socket.socket | None = None
+        super().__init__(plan)
 
     def links(self) -> dict[str, Path]:
         links = super().links()
         listener = links.pop("inference.sock", None)
         if listener is not None:
-            numbers = [number for model in self._models for number in model.slots]
+            numbers = [number for model in self.plan.models for number in model.slots]
             links |= {name: listener.with_name(name) for name in map(name_socket, numbers)}
         return links
 
@@ -61,9 +53,6 @@ class GranianServer(Server):
         # The path of a worker may lead nowhere, but not the second name of its socket.
         links = self.links().values()
         return [Path(f"{p}{FIXED}") if p.name.startswith(WORKER) else p for p in links]
-
-    def plan_routes(self, archives: Sequence[tuple[str, MarFile]]) -> tuple[ServedModel, ...]:
-        return tuple(self._plan_models(archives))
 
     def rotate_log(self) -> None:
         log = self.log_path
@@ -80,6 +69,13 @@ class GranianServer(Server):
         return self._reports.list_pids()
 
     def wait_until_ready(self, timeout_s: float = 300.0) -> None:
+        if self._waiting is not None:
+            # The supervisor imports torch while the archives are unpacked.
+            plan = self._make_plan().to_json()
+            with contextlib.suppress(ConnectionError):  # it has ended, and its log says why
+                self._waiting.sendall(plan)
+            self._reports.follow(self._waiting)
+            self._waiting = None
         self._wait_until(self._reports.are_all_ready, timeout_s)
 
     def drain(self, timeout_s: float) -> bool:
@@ -92,84 +88,63 @@ class GranianServer(Server):
                 return False
         return True
 
-    def _launch(self, folder: Path) -> None:
-        """Starts the supervisor, which imports torch while the archives are unpacked."""
+    def _launch(self) -> None:
+        """Starts the supervisor, which waits for its plan."""
         if not (is_installed("granian") and is_installed("uvloop")):
             raise MissingPackage("Granian", "granian")
-        self._models = self._plan_models(self.archives)
-        if not self.settings.unix_sockets and len(self._models) > 1:
-            raise WrongOption(
-                f"{len(self._models)} archives on Granian need the front door, which chooses the "
-                "worker by the path; use --front, or serve one archive"
-            )
-        reports, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        settings, folder = self.settings, self._folder
+        if not settings.unix_sockets:
+            self.plan.check_needs_no_door()
+        self._waiting, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with open(self.log_path, "ab") as log, theirs:
             program = [sys.executable, str(Path(__file__).with_name("supervisor.py"))]
-            store = ["--model-store", str(self.settings.model_store.resolve())]
+            store = ["--model-store", str(settings.model_store.resolve())]
             # Only workers listen at the port, and `check` must find the server without one too.
-            port = [] if self.settings.unix_sockets else ["--port", str(self.ports.inference)]
+            port = [] if settings.unix_sockets else ["--port", str(self.ports.inference)]
             run = ["--run", str(folder), *port, "--reports", str(theirs.fileno())]
             # OMP_WAIT_POLICY: see torchserve/launch.py
-            environment = {"OMP_WAIT_POLICY": "passive", **os.environ}
-            environment |= self.settings.env
+            environment = {"OMP_WAIT_POLICY": "passive", **os.environ, **settings.env}
             pass_fds = [theirs.fileno()]
             self._start_process(program + store + run, environment, log, pass_fds=pass_fds)
-        self._reports = Reports(self._models, socket.gethostname())
         self._pages = StatusPages(partial(find_page, self._reports))
         for kind in ("management", "metrics"):
             self._pages.open_socket(socket_path(folder, kind))
-        if not self.settings.unix_sockets:
-            self._pages.open_port(self.settings.host, self.ports.metrics)
-        if self.settings.management_port is not None:
+        if not settings.unix_sockets:
+            self._pages.open_port(settings.host, self.ports.metrics)
+        if settings.management_port is not None:
             self._pages.open_port(LOOPBACK, self.ports.management, is_private=True)
-        reports.sendall(self._make_plan(folder).to_json())
-        self._reports.follow(reports)
 
     def _raise_if_failed(self) -> None:
         if self._reports.failure is not None:
             self._fail_to_load(*self._reports.failure)
         super()._raise_if_failed()
 
-    def _make_plan(self, folder: Path) -> Plan:
+    def _make_plan(self) -> Plan:
         """Unpacks the archives and returns what the supervisor has to know."""
-        settings, properties = self.settings, read_effective(self.settings)
+        settings, properties = self.settings, self.plan.properties
         workers: list[WorkerPlan] = []
-        for model in self._models:
-            unpacked = folder / f"model-{model.first_slot}"
+        for model in self.plan.models:
+            unpacked = self._folder / f"model-{model.first_slot}"
             changed_ns = os.stat(model.archive).st_mtime_ns
             unpack_mar(read_mar(Path(model.archive)), unpacked)
-            queue = model.share_queue(int(properties["job_queue_size"]))
+            queue = model.share_queue(self.plan.queue)
+            # What a stranger wrote need not fit into JSON.
+            model = replace(model, settings=replace(model.settings, asked={}))
             for number in model.slots:
-                path = str(folder / name_socket(number)) if settings.unix_sockets else None
+                path = str(self._folder / name_socket(number)) if settings.unix_sockets else None
                 workers.append(WorkerPlan(model, number, str(unpacked), changed_ns, path, queue))
         is_guarded = is_loopback(settings.host) and not settings.unix_sockets
+        # Our own file is made for our own handler.
+        given = properties.given if settings.config is not None else {}
+        envelope = os.environ.get("TS_SERVICE_ENVELOPE", given.get("service_envelope", ""))
+        decodes = given.get("decode_input_request", "true") == "true"
         return Plan(
             tuple(workers),
             settings.host,
             self.ports.inference,
             has_door=settings.unix_sockets,
-            max_body_bytes=int(properties["max_request_size"]),
+            max_body_bytes=properties.max_request_size,
             max_bytes=MAX_BODY_BYTES // max(1, len(workers)),
-            foreign=self._read_foreign_settings(properties),
+            foreign=ForeignSettings(envelope, decodes, given.get("metrics_config", "")),
             names=tuple(map(str.lower, settings.allow_host)) if is_guarded else None,
-        )
-
-    def list_ignored_keys(self) -> list[str]:
-        if self.settings.config is None:
-            return []
-        given, ours = read_properties(self.settings.config), read_properties(find_config())
-        return [key for key in given if key not in HONOURED and given[key] != ours.get(key)]
-
-    def _plan_models(self, archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:
-        properties = read_effective(self.settings)
-        return plan_models(archives, partial(count_default_workers, properties))
-
-    def _read_foreign_settings(self, properties: Mapping[str, str]) -> ForeignSettings:
-        # Our own file is made for our own handler.
-        given = properties if self.settings.config is not None else {}
-        envelope = given.get("service_envelope", "")
-        return ForeignSettings(
-            os.environ.get("TS_SERVICE_ENVELOPE", envelope),
-            given.get("decode_input_request", "true") == "true",
-            given.get("metrics_config", ""),
         )

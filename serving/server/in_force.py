@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from offpath.archive.mar_file import MarFile
 from offpath.errors import ExpectedError
 from offpath.handler.serving_settings import KEYS, RANGES, ServingSettings
 from offpath.serving.finding import Finding, wrong
 from offpath.serving.server.management import ManagementClient, ModelStatus
+from offpath.serving.server.served_model import ServedModel
 
 DEVICE, LOG = KEYS["device_type"], "prediction log"
 WHOLE_NUMBERS = "only whole numbers from 1 count"
@@ -23,13 +23,9 @@ SPOOL_CURE = "make room, or set OFFPATH_SPOOL_DIR; `offpath serve --lenient` sta
 CPU_INSTEAD = "--allow-cpu serves it on the CPU, `offpath archive --preset cpu` builds for the CPU"
 
 
-def find_differences(archive: MarFile, status: ModelStatus) -> Iterator[Finding]:
-    """Yields a `wrong` finding for each setting that is not in force as the archive asks.
-
-    An archive without model-config.yaml asks for nothing and never differs.
-    """
+def find_differences(settings: ServingSettings, status: ModelStatus) -> Iterator[Finding]:
+    """Yields a `wrong` finding for each setting that is asked for and not in force."""
     area = f"{status.model_name} {status.model_version}"
-    settings = archive.serving
     for name in filter(settings.asked.__contains__, RANGES):
         wanted, effective = settings.asked[name], getattr(status, name)
         if wanted != effective:
@@ -46,15 +42,14 @@ def find_log_problem(status: ModelStatus) -> Iterator[Finding]:
 
 
 def check_in_force(
-    archives: Iterable[tuple[str, MarFile]],
+    models: Iterable[ServedModel],
     management: ManagementClient,
     allow_cpu: bool = False,
     lenient: bool = False,
 ) -> list[ModelStatus]:
-    """Returns the settings in force for each model, after comparing them with its archive.
+    """Returns the settings in force for each model, after comparing them with the planned ones.
 
     Args:
-        archives: each archive with the name that its model is served under.
         allow_cpu: accept an archive that asks for a GPU and runs without one.
         lenient: accept a prediction log that cannot be written.
 
@@ -63,19 +58,20 @@ def check_in_force(
     """
     statuses, differences = [], []
     accepted = {DEVICE: allow_cpu, LOG: lenient}
-    for name, archive in archives:
-        found, version = management.describe(name), archive.model_version
+    for model in models:
+        name, version = model.name, model.version
+        found = management.describe(name)
         status = next((one for one in found if one.model_version == version), None)
         if status is None:
             raise ExpectedError(
-                f"the server did not load {archive.path}: {name} {version} is not registered"
+                f"the server did not load {model.archive}: {name} {version} is not registered"
             )
-        if archive.has_our_handler:
+        if model.is_ours:
             status = management.describe_worker(name, version)
         statuses.append(status)
         differences += [
             one
-            for one in [*find_differences(archive, status), *find_log_problem(status)]
+            for one in [*find_differences(model.settings, status), *find_log_problem(status)]
             if not accepted.get(one.subject)
         ]
     if differences:

@@ -1,4 +1,4 @@
-"""A model whose workers each have a socket of their own."""
+"""A model that a server is planned with; Granian's workers each have a socket of their own."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ class ServedModel:
     first_slot: int
     is_default: bool
     foreign_handler: str = ""
+
+    @property
+    def is_ours(self) -> bool:
+        return not self.foreign_handler
 
     @property
     def slots(self) -> range:

@@ -1,4 +1,4 @@
-"""The base of every server: started, awaited until READY, asked, drained and stopped.
+"""The base of every running server: awaited until READY, asked, drained and stopped.
 
 Everything that a server keeps in the temporary folder (unzipped models, the workers' sockets) goes
 to a run folder of its own: servers run side by side, and nothing is left behind.
@@ -12,17 +12,15 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
-from offpath.archive.mar_file import MarFile
 from offpath.errors import ExpectedError
 from offpath.serving.fork.children import describe_end
 from offpath.serving.process.guard import Guard
 from offpath.serving.process.processes import end_family
 from offpath.serving.process.tmp_folders import make_short_tmp_dir, remove_folder
 from offpath.serving.server.management import ManagementClient, ModelStatus
-from offpath.serving.server.model_settings import read_served
-from offpath.serving.server.served_model import ServedModel
+from offpath.serving.server.plan import ServePlan
 from offpath.serving.server.server_log import (
     MAX_LINES,
     LogLine,
@@ -32,9 +30,6 @@ from offpath.serving.server.server_log import (
 )
 from offpath.serving.server.server_settings import (
     LOOPBACK,
-    Ports,
-    ServerSettings,
-    check_startable,
     choose_ports,
     socket_kinds,
     socket_path,
@@ -42,48 +37,54 @@ from offpath.serving.server.server_settings import (
 from offpath.serving.server.status_pages import StatusPages
 from offpath.serving.server.worker_counts import WorkerCounts
 
-T = TypeVar("T")
 STOP_TIMEOUT_S = 15.0
 POLL_S = 0.1
 
 
-def _once_started(value: T | None) -> T:
-    if value is None:
-        raise RuntimeError("the server is not started")
-    return value
-
-
 class Server(ABC):
-    """A server's processes. As a context manager it starts, waits until READY, and stops.
+    """A server that runs from its construction to `stop`.
 
-    The run folder is removed at the end, except for the logs of a start that failed.
+    As a context manager it waits until it is READY, and stops at the end. The run folder is removed
+    then, except for the logs of a start that failed.
 
     Attributes:
         product: its name for users.
         log_name: file name of its log.
+        pid: process id of the first process, which leads the family of the server.
+        log_dir: folder of its logs.
         worker_counts: its workers, unless its own metrics count them.
-        archives: each archive with the name that its model is served under.
+
+    Raises:
+        ExpectedError: the server is not installed, or a port is taken.
     """
 
     product: str
     log_name: str
+    worker_counts: WorkerCounts | None = None
 
-    def __init__(self, settings: ServerSettings) -> None:
-        self.settings = settings
-        self._tmp_dir: Path | None = None
-        self._log_dir: Path | None = None
+    def __init__(self, plan: ServePlan) -> None:
+        self.plan, self.settings = plan, plan.settings
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: Guard | None = None
         self._pages: StatusPages | None = None
-        self._ports: Ports | None = None
         self._failed = False
-        self._log_start = 0
-        self.worker_counts: WorkerCounts | None = None
-        self.archives: list[tuple[str, MarFile]] = []
+        self._folder = make_short_tmp_dir()
+        self.log_dir = (self.settings.log_dir or self._folder / "logs").resolve()
+        try:
+            # Logs may name clients and files: other users of the machine cannot read them.
+            self.log_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
+            log = self.log_dir / self.log_name
+            # Skip what earlier runs have logged.
+            self._log_start = log.stat().st_size if log.exists() else 0
+            self.ports = choose_ports(self.settings)
+            self._launch()
+        except BaseException:
+            self.stop()
+            raise
 
     @abstractmethod
-    def _launch(self, folder: Path) -> None:
-        """Starts the processes, with `folder` as run folder and `self.ports`."""
+    def _launch(self) -> None:
+        """Starts the processes, without waiting for them."""
 
     @abstractmethod
     def worker_pids(self) -> list[int]:
@@ -109,19 +110,10 @@ class Server(ABC):
     def warm_up(self, statuses: Iterable[ModelStatus]) -> None:
         """Sends requests where READY workers are not yet as fast as later."""
 
-    def plan_routes(self, archives: Sequence[tuple[str, MarFile]]) -> tuple[ServedModel, ...]:
-        """Returns models with sockets of their own; empty if the server finds the model itself."""
-        return ()
-
-    def list_ignored_keys(self) -> list[str]:
-        """Returns the keys of a user's config.properties that this server ignores."""
-        return []
-
     def rotate_log(self) -> None:
         """Moves a log that has become large aside, where nobody else does."""
 
     def __enter__(self) -> Server:
-        self.start()
         try:
             self.wait_until_ready()
         except BaseException:
@@ -131,11 +123,6 @@ class Server(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    @property
-    def ports(self) -> Ports:
-        """The ports in use; RuntimeError before the start."""
-        return _once_started(self._ports)
 
     @property
     def inference_url(self) -> str:
@@ -155,14 +142,12 @@ class Server(ABC):
 
     def socket(self, kind: str) -> Path | None:
         """Returns the socket of `inference`, `management` or `metrics`; None if that has a port."""
-        if kind not in socket_kinds(self.settings):
-            return None
-        return socket_path(_once_started(self._tmp_dir), kind)
+        return socket_path(self._folder, kind) if kind in socket_kinds(self.settings) else None
 
     def links(self) -> dict[str, Path]:
         """Returns the sockets that a front door links to, by the name of the link."""
-        sockets = {kind: self.socket(kind) for kind in socket_kinds(self.settings)}
-        return {f"{kind}.sock": path for kind, path in sockets.items() if path}
+        kinds = socket_kinds(self.settings)
+        return {f"{kind}.sock": socket_path(self._folder, kind) for kind in kinds}
 
     @property
     def urls(self) -> dict[str, str]:
@@ -172,15 +157,6 @@ class Server(ABC):
             "management": self.management_url,
             "metrics": f"{self.metrics_url}/metrics",
         }
-
-    @property
-    def pid(self) -> int:
-        """Process id of the first process, which leads the family of the server."""
-        return _once_started(self._process).pid
-
-    @property
-    def log_dir(self) -> Path:
-        return _once_started(self._log_dir)
 
     @property
     def log_path(self) -> Path:
@@ -203,24 +179,6 @@ class Server(ABC):
         """Returns the sockets that are in the run folder as long as the server runs."""
         return list(self.links().values())
 
-    def start(self) -> None:
-        """Starts the processes and returns at once.
-
-        Raises:
-            ExpectedError: the server is not installed, an archive is missing, a port is taken, or
-                the configuration cannot be read.
-        """
-        check_startable(self.settings)
-        self._failed = False
-        self.archives = read_served(self.settings)
-        try:
-            folder = self._make_folders()
-            self._ports = choose_ports(self.settings)
-            self._launch(folder)
-        except BaseException:
-            self.stop()
-            raise
-
     def _wait_until(self, is_done: Callable[[], bool], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while not is_done():
@@ -239,26 +197,11 @@ class Server(ABC):
             self._guard.release()
         if self._pages is not None:
             self._pages.close()
-        if self._tmp_dir is not None:
-            keep_logs = self._failed and self._log_dir == self._tmp_dir / "logs"
-            remove_folder(self._tmp_dir, keep="logs" if keep_logs else None)
+        keep_logs = self._failed and self.log_dir == self._folder / "logs"
+        remove_folder(self._folder, keep="logs" if keep_logs else None)
 
     def management(self) -> ManagementClient:
         return ManagementClient(self.management_url)
-
-    def model_names(self) -> list[str]:
-        # A name may have several versions.
-        return list(dict.fromkeys(name for name, _ in self.archives))
-
-    def _make_folders(self) -> Path:
-        self._tmp_dir = make_short_tmp_dir()
-        self._log_dir = (self.settings.log_dir or self._tmp_dir / "logs").resolve()
-        # Logs may name clients and files: other users of the machine cannot read them.
-        self._log_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
-        log = self._log_dir / self.log_name
-        # Skip what earlier runs have logged.
-        self._log_start = log.stat().st_size if log.exists() else 0
-        return self._tmp_dir
 
     def _start_process(
         self, command: Sequence[str], environment: Mapping[str, str], log: IO[bytes], **options: Any
@@ -277,7 +220,8 @@ class Server(ABC):
             start_new_session=True,
             **options,
         )
-        self._guard = Guard(self._process.pid, _once_started(self._tmp_dir))
+        self.pid = self._process.pid
+        self._guard = Guard(self.pid, self._folder)
 
     def _log_lines(self) -> list[LogLine]:
         return read_log(self.log_dir / self.log_name, self._log_start)
@@ -289,11 +233,12 @@ class Server(ABC):
 
     def _fail_to_load(self, who: str, lines: list[str]) -> None:
         """Raises ExpectedError, with the archive's name if `who` of the log is one of ours."""
-        for name, archive in self.archives:
-            if who in (f"{name}_{archive.model_version}", archive.path.name):
+        for model in self.plan.models:
+            file = Path(model.archive).name
+            if who in (f"{model.name}_{model.version}", file):
                 self._failed = True
                 raise ExpectedError(
-                    f"{archive.path.name} (model {name} {archive.model_version}) cannot be loaded: "
+                    f"{file} (model {model.name} {model.version}) cannot be loaded: "
                     f"{find_last_error(lines)}\n  The log {self.log_path} has more"
                 )
         self._fail("a model failed to load", lines)

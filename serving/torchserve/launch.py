@@ -1,7 +1,7 @@
 """TorchServe's Java, and the command line, environment and config.properties that it starts with.
 
-Precedence in config.properties, highest first: ServerSettings.overrides; the addresses, models and
-switches of ServerSettings; the properties file; TorchServe's defaults.
+Precedence in config.properties, highest first: ServerSettings.overrides; what the plan says; the
+properties file; TorchServe's defaults.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pathlib import Path
 from offpath.errors import ExpectedError, MissingPackage
 from offpath.handler.process.foreign_server import MAIN_CLASS
 from offpath.serving.process.ports import resolve_ports
+from offpath.serving.server.plan import ServePlan
+from offpath.serving.server.properties import CONF_DIR, TOKENS_OFF
 from offpath.serving.server.server_settings import (
-    CONF_DIR,
     LOOPBACK,
     Ports,
     ServerSettings,
-    read_config,
     socket_kinds,
     socket_path,
 )
@@ -67,22 +67,20 @@ def choose_grpc_ports(settings: ServerSettings) -> tuple[int, int]:
 
 
 def build_properties(
-    settings: ServerSettings,
+    plan: ServePlan,
     ports: Ports,
     folder: Path = Path("/tmp"),
     grpc_ports: tuple[int, int] = (0, 0),
 ) -> dict[str, str]:
-    """Returns the effective config.properties of a server with its Unix sockets in `folder`.
-
-    Raises:
-        WrongOption: the properties file cannot be read, or names a file that does not exist.
-    """
-    properties = read_config(settings)
+    """Returns the effective config.properties of a server with its Unix sockets in `folder`."""
+    settings, properties = plan.settings, dict(plan.properties.given)
     properties.update(_addresses(settings.host, ports, grpc_ports))
     for kind in socket_kinds(settings):
         properties[f"{kind}_address"] = f"unix:{socket_path(folder, kind)}"
     properties["load_models"] = ",".join(settings.models)
-    properties["disable_token_authorization"] = "true"
+    properties[TOKENS_OFF] = "true"
+    if not settings.stock:
+        properties["job_queue_size"] = str(plan.queue)
     is_closed = settings.grpc_port is None and not settings.stock
     if is_closed and not CLOSED_GRPC.keys() & properties.keys():
         properties.update(CLOSED_GRPC)

@@ -18,9 +18,10 @@ from offpath.handler.wire_names import WARM_UP_HEADER, WARM_UP_VARIABLE
 from offpath.serving.process.in_flight import wait_until_answered
 from offpath.serving.process.processes import find_workers
 from offpath.serving.server.management import UNIX, ManagementClient, ModelStatus, open_http
+from offpath.serving.server.plan import ServePlan
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_log import MAX_LINES, LogLine, has_exception, read_log
-from offpath.serving.server.server_settings import LOOPBACK, ServerSettings, socket_kinds
+from offpath.serving.server.server_settings import LOOPBACK, socket_kinds, socket_path
 from offpath.serving.server.status_pages import StatusPages
 from offpath.serving.server.worker_counts import WorkerCounts
 from offpath.serving.torchserve.launch import (
@@ -107,12 +108,12 @@ class TorchServe(Server):
     product = "TorchServe"
     log_name = "torchserve.log"
 
-    def __init__(self, settings: ServerSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, plan: ServePlan) -> None:
         self.warm_up_key = secrets.token_hex(16)
-        self.grpc_ports = (0, 0)
         self.worker_counts: WorkerCounts = WorkerCounts()
         self._is_counting = threading.Lock()
+        self.grpc_ports = choose_grpc_ports(plan.settings)
+        super().__init__(plan)
 
     @property
     def urls(self) -> dict[str, str]:
@@ -132,7 +133,7 @@ class TorchServe(Server):
             self._wait_until(lambda: self._all_ready(management), timeout_s)
         for kind in socket_kinds(self.settings):
             # A second lock: the run folder already belongs to this user alone.
-            (self.socket(kind) or Path()).chmod(0o600)
+            socket_path(self._folder, kind).chmod(0o600)
 
     def drain(self, timeout_s: float) -> bool:
         """Waits until the requests in flight are answered; False if the time was up first.
@@ -161,15 +162,15 @@ class TorchServe(Server):
             open_http(url, headers=headers, timeout=WARM_UP_TIMEOUT_S) as client,
             ThreadPoolExecutor(WARM_UP_CLIENTS) as pool,
         ):
-            for (name, archive), status in zip(self.archives, statuses):
-                if archive.has_our_handler:
-                    path = f"/predictions/{name}/{archive.model_version}"
+            for model, status in zip(self.plan.models, statuses):
+                if model.is_ours:
+                    path = f"/predictions/{model.name}/{model.version}"
                     requests = range(status.min_workers * WARM_UP_PER_WORKER)
                     list(pool.map(lambda _: client.post(path, content=body), requests))
 
-    def _launch(self, folder: Path) -> None:
-        self.grpc_ports = choose_grpc_ports(self.settings)
-        properties = build_properties(self.settings, self.ports, folder, self.grpc_ports)
+    def _launch(self) -> None:
+        folder = self._folder
+        properties = build_properties(self.plan, self.ports, folder, self.grpc_ports)
         config_path = folder / "effective.properties"
         config_path.write_text(format_properties(properties), encoding="utf-8")
         environment = make_environment(self.settings, folder, self.log_dir)
@@ -196,7 +197,7 @@ class TorchServe(Server):
             management = ManagementClient(self.management_url, timeout_s=PAGE_TIMEOUT_S)
             # Two pages at a time would count an end twice.
             with management, self._is_counting:
-                self.worker_counts.note((), management.describe_all(self.model_names()))
+                self.worker_counts.note((), management.describe_all(self.plan.names))
         except (ExpectedError, httpx.HTTPError):
             return None  # so that Prometheus sees a server that does not answer
         return page + "".join(f"{line}\n" for line in self.worker_counts.format())
@@ -206,7 +207,7 @@ class TorchServe(Server):
 
     def _all_ready(self, management: ManagementClient) -> bool:
         try:
-            statuses = management.describe_all(self.model_names())
+            statuses = management.describe_all(self.plan.names)
         except ExpectedError:
             # TorchServe does not listen yet.
             return False

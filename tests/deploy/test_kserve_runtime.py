@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from offpath.serving.check.spelling import find_unread_properties
-from offpath.serving.server.server_settings import parse_properties
+from offpath.serving.server.properties import parse_properties
 from tests.deploy.containers import run_container
 from tests.support.front import read_event_ids
 from tests.support.images import jpeg

@@ -19,7 +19,7 @@ from offpath.commands.serve import command as serve
 from offpath.serving.front import nginx
 from offpath.serving.front.bodies import MIN_BODIES
 from offpath.serving.server import server
-from offpath.serving.server.server_settings import read_properties
+from offpath.serving.server.properties import read_properties
 from tests.support.monitoring import DEPLOY
 
 CHART = DEPLOY / "kubernetes"

@@ -12,7 +12,8 @@ from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, OUR_HANDLER, 
 from offpath.deploy.exportable import read_exportable
 from offpath.deploy.triton.triton_export import make_config
 from offpath.errors import ExpectedError
-from offpath.serving.granian.slots import plan_models
+from offpath.serving.server.plan import plan_server
+from tests.support.echo_archive import make_settings
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_a_gpu_archive_has_instances_on_each_gpu_and_a_thin_one_takes_pixels(tmp
 def test_a_delay_that_torchserve_takes_from_its_default_is_the_same_everywhere(given, tmp_path):
     path = write_archive(tmp_path, {"batchSize": 8, **given})
     archive = read_exportable(path)
-    (model,) = plan_models([("some", read_mar(path))])
+    (model,) = plan_server(make_settings(path)).models
     assert model.settings.list_numbers()["maxBatchDelay"] == 100
     assert archive.describe_service()["max_batch_delay_ms"] == 100
     assert "max_queue_delay_microseconds: 100000" in make_config(archive, "some", is_thin=False)

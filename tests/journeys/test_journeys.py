@@ -34,7 +34,7 @@ WHERE = """
 import sys
 from pathlib import Path
 import offpath, offpath.handler
-from offpath.serving.server.server_settings import find_config
+from offpath.serving.server.properties import find_config
 print(offpath.__file__, offpath.handler.__file__, find_config(), sep="\\n")
 print(*(one for one in sys.path if (Path(one) / "offpath").exists()), sep="\\n")
 """

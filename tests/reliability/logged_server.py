@@ -15,7 +15,7 @@ from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers import archives
 from offpath.serving.prediction_log.reading import Verification, compare
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.session import make_server
+from offpath.serving.session import start_server
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.bucket import Bucket
 from tests.support.front import Seen
@@ -35,9 +35,9 @@ class LogTrial:
     archive: Path
     spool: Path
 
-    def make_server(self, name: str, server: str = "torchserve", **environ: str) -> TorchServe:
-        """Makes a server that is not started yet; `name` names its folder of logs."""
-        return make_server(
+    def start_server(self, name: str, server: str = "torchserve", **environ: str) -> TorchServe:
+        """Starts a server; `name` names its folder of logs."""
+        return start_server(
             ServerSettings(
                 model_store=self.archive.parent,
                 models=(self.archive.name,),

@@ -20,7 +20,7 @@ from PIL import Image
 
 from offpath.profiling.load.workload import load_workload
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.session import make_server
+from offpath.serving.session import start_server
 from tests.conftest import build
 from tests.reliability.fault_bench import small_disks
 from tests.support.attacks import ATTACKS, send_and_leave
@@ -94,7 +94,7 @@ def direct(store: Path, product: str) -> Iterator[str]:
     settings = ServerSettings(
         store, ("near-free.mar",), server=product, inference_port=0, metrics_port=0
     )
-    with make_server(settings) as server:
+    with start_server(settings) as server:
         yield f"{server.inference_url}/predictions/near-free"
 
 

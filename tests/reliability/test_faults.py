@@ -135,7 +135,7 @@ def take_descriptors(find: Callable[[Bench], Iterable[int]]) -> Strike:
 
 def kill_second_server(bench: Bench) -> None:
     """Starts and kills a second server on the same spool; the first server ships its records."""
-    server = bench.trial.make_server("second", bench.product)
+    server = bench.trial.start_server("second", bench.product)
     with server:
         url = f"{server.inference_url}/predictions/{archives.NAME}"
         seen = load_for(url, BODIES[:1], 2, STAGE_S / 2)

@@ -32,8 +32,8 @@ def test_an_outage_fails_and_slows_no_request_and_loses_no_record(
     off = {stage: Seen() for stage in (PASS, *OUTAGES)}
     on = {stage: Seen() for stage in off}
     with (
-        trial.make_server("off", OFFPATH_PREDICTION_LOG="off") as without,
-        trial.make_server("on") as logging,
+        trial.start_server("off", OFFPATH_PREDICTION_LOG="off") as without,
+        trial.start_server("on") as logging,
     ):
         pair = [(predict_url(without), off), (predict_url(logging), on)]
         for url, _ in pair:

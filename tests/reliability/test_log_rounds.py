@@ -12,7 +12,7 @@ import pytest
 
 from offpath.profiling.servers import archives
 from offpath.serving.process.processes import find_family
-from offpath.serving.session import make_server
+from offpath.serving.session import start_server
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.reliability.logged_server import WORKERS, LogTrial, predict_url
 from tests.support.eventually import eventually
@@ -44,13 +44,13 @@ def test_every_answered_request_has_one_record_whatever_is_killed(
     events = EVENTS[product]
     kinds = [events[number % len(events)] for number in range(ROUNDS)]
     draw.shuffle(kinds)
-    server = trial.make_server("logs", product)
+    server = trial.start_server("logs", product)
     seen = Seen()
     try:
+        server.wait_until_ready()
         for number, kind in enumerate(kinds, start=1):
             if not server.is_running():
-                server = make_server(server.settings)
-                server.start()
+                server = start_server(server.settings)
                 server.wait_until_ready()
             eventually(lambda: has_all_workers(server))
             with load(predict_url(server), photographs, CLIENTS) as some:

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.session import make_server
+from offpath.serving.session import start_server
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.front import FrontProcess, front, log_variables, logged
 from tests.support.granian import GranianProcess
@@ -47,7 +47,7 @@ def either(
         inference_port=0,
         metrics_port=0,
     )
-    with make_server(settings) as running:
+    with start_server(settings) as running:
         yield running
 
 

@@ -13,7 +13,7 @@ from offpath.archive.handler_file import load_custom_handler
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.session import make_server
+from offpath.serving.session import start_server
 from tests.support.eventually import MAX_S
 from tests.support.images import jpeg
 
@@ -68,7 +68,7 @@ def test_a_worker_imports_the_archives_modules_wherever_the_server_was_started(
         management_port=0,
         metrics_port=0,
     )
-    with make_server(settings) as server:
+    with start_server(settings) as server:
         url = f"{server.inference_url}/predictions/asked"
         reply = httpx.post(url, content=jpeg(), timeout=MAX_S).json()
     assert not {"", ".", str(working)} & set(reply["path"])

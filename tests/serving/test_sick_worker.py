@@ -19,6 +19,7 @@ from offpath.serving.finding import State
 from offpath.serving.front.one_host import MAX_SICK
 from offpath.serving.prediction_log.reading import compare, open_store_at, read_records
 from offpath.serving.server.server_settings import ServerSettings
+from offpath.serving.session import start_server
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.eventually import eventually
 from tests.support.front import Reply, Seen, front, load
@@ -97,7 +98,7 @@ def run_failing(folder: Path, preset: str = "cpu") -> Iterator[Failing]:
         metrics_port=0,
         log_dir=folder / "logs",
     )
-    with TorchServe(settings) as server:
+    with start_server(settings) as server:
         yield Failing(server, flag, log)
 
 

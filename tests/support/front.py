@@ -27,10 +27,10 @@ import psutil
 
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
-from offpath.serving.front.behind import Behind
 from offpath.serving.front.door import Door as RealDoor
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
+from offpath.serving.front.upstreams import Upstreams
 from offpath.serving.prediction_log.reading import open_store_at, read_records
 from offpath.serving.prediction_log.shipping import ship_spool
 from offpath.serving.process.ports import resolve_ports
@@ -168,7 +168,7 @@ def door_before_answers(
     """
     port, metrics = resolve_ports("127.0.0.1", [0, 0])
     made = DoorSettings(port=port, metrics_port=metrics, **settings)
-    door = RealDoor(made, Behind(False, 32 << 20, 240, 50), find_nginx(), folder)
+    door = RealDoor(made, Upstreams(False, 32 << 20, 240, 50), find_nginx(), folder)
     if room_bytes is not None:
         door.place = replace(door.place, room_bytes=room_bytes)
     with answering_server(path=door.place.run / "inference.sock") as answers:

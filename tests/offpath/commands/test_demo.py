@@ -81,8 +81,9 @@ def test_an_archive_that_exists_is_shown_as_it_is(
 ) -> None:
     served: list[tuple[ServerSettings, DoorSettings]] = []
     monkeypatch.setattr(
-        demo, "serve_behind_door", lambda make, door, _: served.append((make(None), door))
+        demo, "DoorSession", lambda make, door, *_: served.append((make(None), door))
     )
+    monkeypatch.setattr(demo, "serve", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     path = Path(archive)
     path.parent.mkdir(parents=True, exist_ok=True)

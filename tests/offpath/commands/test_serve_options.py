@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from offpath.commands.serve_options import check_host
 from offpath.errors import ExpectedError
 from offpath.serving.front.door_settings import DoorSettings
-from offpath.serving.server.server_settings import ServerSettings
 from tests.offpath.conftest import Run
 from tests.support.echo_archive import write_mar
 from tests.support.guarantees import guarantee
+from tests.support.no_processes import forbid_processes
 
 
 @guarantee(
@@ -74,8 +76,6 @@ def test_options_win_over_config_properties(
     management: str,
     kept: int | None,
 ) -> None:
-    served: list[ServerSettings] = []
-    monkeypatch.setattr("offpath.commands.serve.serve", lambda one, *_, **__: served.append(one))
     for name in ("one", "two"):
         write_mar(tmp_path / "store", name)
     (tmp_path / "config.properties").write_text(PROPERTIES.replace("{management}", management))
@@ -84,12 +84,13 @@ def test_options_win_over_config_properties(
         monkeypatch.setenv(variable, value)
         options = ""
     config, store = tmp_path / "config.properties", tmp_path / "store"
-    options += " --server granian"
-    done = run("serve", "--config", config, "--model-store", store, "--no-front", *options.split())
+    options += " --server granian --front --dry-run --json"
+    done = run("serve", "--config", config, "--model-store", store, *options.split())
     assert done.code == 0, done.err
-    (one,) = served
-    assert (one.host, one.inference_port, one.metrics_port, one.models) == expected
-    assert one.management_port == kept
+    plan = json.loads(done.out)
+    models = tuple(Path(model["archive"]).name for model in plan["models"])
+    assert (plan["host"], plan["port"], plan["metrics_port"], models) == expected
+    assert plan["management_port"] == kept
 
 
 CONFIG = {"batchSize": 2, "minWorkers": 1, "maxWorkers": 1}
@@ -130,12 +131,12 @@ def test_a_setting_that_nothing_reads_is_refused_or_shown(
     environ: str,
     said: str,
 ) -> None:
-    monkeypatch.setattr("offpath.commands.serve.serve", lambda *_, **__: None)
     write_mar(tmp_path / "store", "one", config)
     (tmp_path / "my.properties").write_text(properties)
     if environ:
         monkeypatch.setenv(environ, "off")
-    options = ("--config", tmp_path / "my.properties", "--model-store", tmp_path / "store")
+    options = ("--dry-run", "--config", tmp_path / "my.properties")
+    options += ("--model-store", tmp_path / "store")
     refused = run("serve", *options)
     assert refused.code == 2 and said in refused.err
     assert refused.err.endswith("; --lenient starts all the same\n")
@@ -146,12 +147,11 @@ def test_a_setting_that_nothing_reads_is_refused_or_shown(
 def test_a_setting_of_the_archives_own_handler_is_no_mistake(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("offpath.commands.serve.serve", lambda *_, **__: None)
     write_mar(tmp_path / "store", "one", {**CONFIG, "temperature": 2, "torchrun": {"nproc": 1}})
     # Kubernetes sets these for a Service of the name offpath.
     for name in ("SERVICE_HOST", "SERVICE_PORT_METRICS", "PORT", "PORT_8080_TCP_ADDR"):
         monkeypatch.setenv(f"OFFPATH_{name}", "1")
-    assert run("serve", "--model-store", tmp_path / "store").err == ""
+    assert run("serve", "--dry-run", "--model-store", tmp_path / "store").err == ""
 
 
 @pytest.mark.parametrize(
@@ -162,11 +162,38 @@ def test_a_setting_of_the_archives_own_handler_is_no_mistake(
     ],
 )
 def test_a_canary_by_address_is_warned_of(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: tuple[str, ...], warning: str
+    run: Run, tmp_path: Path, by: tuple[str, ...], warning: str
 ) -> None:
-    monkeypatch.setattr("offpath.commands.serve.serve_behind_door", lambda *_, **__: None)
-    write_mar(tmp_path, "one")
-    options = ("--model-store", tmp_path, "--canary", "one=2.0:5%", *by)
+    second = write_mar(tmp_path, "second", version="2.0")
+    archives = (write_mar(tmp_path, "one"), f"one={second}")
+    options = ("--dry-run", *archives, "--canary", "one=2.0:5%", *by)
     done = run("serve", "--front", *options)
     assert done.code == 0 and warning in done.err and bool(warning) == bool(done.err)
     assert run("serve", "--front", "--behind-proxy", *options).code == (2 if warning else 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "queue"),
+    [
+        pytest.param("--server torchserve", 150, id="torchserve"),
+        pytest.param("--server torchserve --front", 150, id="door"),
+        # Which takes bodies by name.
+        pytest.param("--server granian --front", 1000, id="granian-behind-the-door"),
+        pytest.param("--server granian --no-front", 150, id="granian"),
+    ],
+)
+def test_a_dry_run_prints_what_would_be_served_and_starts_nothing(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, queue: int
+) -> None:
+    forbid_processes(monkeypatch)
+    archive = write_mar(tmp_path, "one", {"batchSize": 3})
+    config = tmp_path / "my.properties"
+    models = {"one": {"1.0": {"minWorkers": 2, "maxWorkers": 2, "batchSize": 5}}}
+    config.write_text(f"job_queue_size=150\nmodels={json.dumps(models)}")
+    done = run("serve", archive, "--config", config, "--dry-run", *options.split())
+    plan = yaml.safe_load(done.out)
+    (model,) = plan["models"]
+    assert (plan["queue"], model["batchSize"], model["minWorkers"]) == (queue, 3, 2)
+    assert model["archive"] == str(archive)
+    assert ("door" in plan) == (options.endswith("--front"))
+    assert plan["notes"] == ["one.mar: served as it is, not optimised"]

@@ -9,7 +9,7 @@ from offpath.handler.process import host_limits
 from offpath.serving.check.files import check_archive, check_config
 from offpath.serving.check.host import check_host
 from offpath.serving.finding import State
-from offpath.serving.server.server_settings import find_config, read_properties
+from offpath.serving.server.properties import find_config, read_properties
 from tests.support.echo_archive import MODEL_CONFIG, MakeMar
 
 

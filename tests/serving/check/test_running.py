@@ -15,6 +15,7 @@ from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.check.running import check_metrics, check_model, check_server
 from offpath.serving.finding import Finding, State
 from offpath.serving.server.management import ModelStatus
+from offpath.serving.session import start_server
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.answering_server import answering_server
 from tests.support.echo_archive import make_settings
@@ -49,7 +50,7 @@ def test_plain_torchserve_shows_what_it_lacks_and_its_worker_says_so_once(
     model_store: Path,
 ) -> None:
     settings = make_settings(model_store / "near-free.mar", stock=True)
-    with TorchServe(settings) as plain:
+    with start_server(settings) as plain:
         findings = list(check_server(plain.management_url))
         log = plain.log_path.read_text()
         workers = len(plain.worker_pids())

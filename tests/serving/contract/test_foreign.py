@@ -18,7 +18,7 @@ from offpath.errors import WrongOption
 from offpath.serving.server.management import open_http
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.session import make_server
+from offpath.serving.session import start_server
 from tests.serving.contract.foreign_archives import ECHO, FAULTS
 from tests.support.echo_archive import write_archive
 from tests.support.eventually import MAX_S, eventually
@@ -82,7 +82,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def start(store: Path, names: Sequence[str], kind: str, **changes: object) -> Server:
     fields = {"inference_port": 0, "metrics_port": 0, "server": kind, **changes}
-    return make_server(ServerSettings(store, tuple(names), **fields))
+    return start_server(ServerSettings(store, tuple(names), **fields))
 
 
 @pytest.fixture(scope="module")
@@ -405,4 +405,4 @@ def test_what_only_java_can_do_is_refused(
     runtime = "LSP" if handler.endswith(".so") else "python"
     write_archive(tmp_path, "m", {"handler.py": ECHO}, handler, config, runtime)
     with pytest.raises(WrongOption, match=why):
-        start(tmp_path, ["m.mar"], "granian").start()
+        start(tmp_path, ["m.mar"], "granian")

@@ -42,11 +42,11 @@ from offpath.handler.wire_names import (
     WARM_UP_HEADER,
 )
 from offpath.serving.front.openapi import render_openapi
-from offpath.serving.server.server_settings import ServerSettings, read_config
+from offpath.serving.server.properties import load_properties
 from offpath.serving.service.archived_classifier import load_classifier
 from offpath.serving.service.messages import make_event_id
 from offpath.serving.service.model_service import largest_body_bytes
-from offpath.serving.session import make_server
+from offpath.serving.session import start_server
 from tests.support import export_host
 from tests.support.bucket import read_out, read_spool
 from tests.support.echo_archive import make_settings
@@ -293,8 +293,7 @@ def test_bodies_that_no_image_needs_are_refused(adapter, send) -> None:
 
 
 def test_the_configuration_takes_what_an_export_takes() -> None:
-    settings = ServerSettings(Path(), (), config=ROOT / "config.properties")
-    most = int(read_config(settings)["max_request_size"])
+    most = load_properties(ROOT / "config.properties").max_request_size
     assert most >= largest_body_bytes(MAX_IMAGE)
 
 
@@ -471,7 +470,7 @@ def test_more_requests_than_the_queue_holds_are_refused(kind: str, tmp_path: Pat
     flag = Flag(tmp_path / "flag")
     archive = build_obedient(tmp_path / "store", flag, workers=1)
     settings = make_settings(archive, server=kind, overrides={"job_queue_size": "1"})
-    with make_server(settings) as running:
+    with start_server(settings) as running:
         small = Tricky(kind, running.inference_url, flag)
         flag.hold()
         with ThreadPoolExecutor(1 + 2 * BATCH) as pool:

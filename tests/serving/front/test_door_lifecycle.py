@@ -73,7 +73,7 @@ def kill_counted_server(door: FrontProcess) -> None:
 @guarantee(
     "The server is killed",
     "serving/front/one_host.py",
-    "        self.rotation.begin(server.settings)",
+    "        self.rotation.begin(server.plan)",
     "        self.rotation.begin()",
 )
 @pytest.mark.parametrize("kill_one", [*KILLS[:-1], kill_counted_server])

@@ -106,9 +106,9 @@ def test_a_change_that_could_not_be_written_is_made_as_soon_as_it_can(tmp_path: 
         obstacle = door.place.run / "nginx.conf.new"  # as if the disk were full
         obstacle.mkdir()
         with pytest.raises(ExpectedError, match="cannot be written"):
-            door.change_settings(changed)
+            door.change(changed)
         obstacle.rmdir()
-        door.change_settings(changed)
+        door.change(changed)
 
         def explain() -> int:
             url = f"{door.url}/explanations/m"

@@ -20,16 +20,15 @@ import pytest
 
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.handler_file import load_custom_handler
-from offpath.archive.mar_file import MarFile
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
 from offpath.errors import WrongOption
 from offpath.handler.serving_settings import ServingSettings
-from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
-from offpath.serving.front.nginx import Nginx, find_nginx
+from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.nginx_config import COPIES, count_bodies, write_config
 from offpath.serving.front.splits import Split, check_splits, parse_split
+from offpath.serving.front.upstreams import Upstreams
 from offpath.serving.prediction_log.reading import compare, name_reply
 from offpath.serving.server.management import ManagementClient
 from offpath.serving.server.served_model import ServedModel
@@ -79,18 +78,18 @@ def test_text_that_is_no_split_is_refused(text: str) -> None:
 
 
 def test_split_must_name_a_served_version_other_than_the_default() -> None:
-    archives = [
-        ("defects", MarFile(Path(f"{version}.mar"), "x", version, "", None))
+    models = [
+        ServedModel("defects", version, "", ServingSettings(), 0, version == "1.0")
         for version in ("1.0", "2.0")
     ]
-    check_splits([FIVE], archives)
+    check_splits([FIVE], models)
     for wrong, said in (
         (replace(FIVE, model="defcts"), "the models are defects 1.0, defects 2.0"),
         (replace(FIVE, version="3.0"), "defects 3.0 is not served"),
         (replace(FIVE, version="1.0"), "its archive comes first"),
     ):
         with pytest.raises(WrongOption, match=said):
-            check_splits([wrong], archives)
+            check_splits([wrong], models)
 
 
 def test_a_model_has_one_canary_or_one_shadow() -> None:
@@ -114,13 +113,13 @@ def test_nginx_accepts_splits_and_gives_copies_room_of_their_own(
         ServedModel("defects", v, "", settings, first_slot, first_slot == 0)
         for first_slot, v in ((0, "1.0"), (2, "2.0"))
     ]
-    behind = Behind(True, 32 << 20, 9, 99, routes=tuple(routes) if is_granian else ())
+    upstreams = Upstreams(True, 32 << 20, 9, 99, routes=tuple(routes) if is_granian else ())
     for kind in ("canary", "shadow"):
         door = DoorSettings(canary_by=canary_by, **{kind: (FIVE,)})  # type: ignore
-        path = write_config(place, door, behind)
-        Nginx(find_nginx(), path, tmp_path / "front.log", ()).check()
-    plain = count_bodies(place.room_bytes, DoorSettings(), behind)
-    counts = count_bodies(place.room_bytes, door, behind)
+        path = write_config(place, door, upstreams)
+        find_nginx().check(path, tmp_path / "front.log")
+    plain = count_bodies(place.room_bytes, DoorSettings(), upstreams)
+    counts = count_bodies(place.room_bytes, door, upstreams)
     assert counts["large"] == plain["large"]
     assert counts["medium"] == tuple(n + COPIES for n in plain["medium"])
 

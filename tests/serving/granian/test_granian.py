@@ -18,17 +18,17 @@ import httpx
 import pytest
 from PIL import Image
 
-from offpath.archive.mar_file import MarFile
 from offpath.cli import run
 from offpath.errors import WrongOption
 from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.check.running import check_server
-from offpath.serving.granian.slots import MAX_WORKERS, plan_models
 from offpath.serving.granian.worker import choose_gpu
 from offpath.serving.server.management import open_http
+from offpath.serving.server.plan import MAX_WORKERS, plan_server
 from offpath.serving.server.served_model import ServedModel
 from tests.support.attacks import slow_upload
 from tests.support.door_rounds import check_no_reload, kill, processes
+from tests.support.echo_archive import MakeMar, make_settings
 from tests.support.eventually import MAX_S, eventually
 from tests.support.front import (
     check_hostile_user_ids,
@@ -419,10 +419,10 @@ def test_several_archives_without_a_door_are_refused_before_anything_starts(
     assert errors.count("\n") == 1 and "2 archives on Granian need the front door" in errors
 
 
-def test_more_workers_than_one_message_can_describe_are_refused() -> None:
-    archive = MarFile(Path("a.mar"), "a", "1.0", "", {"minWorkers": MAX_WORKERS + 1}, True)
+def test_more_workers_than_one_message_can_describe_are_refused(make_mar: MakeMar) -> None:
+    workers = dict.fromkeys(("minWorkers", "maxWorkers"), MAX_WORKERS + 1)
     with pytest.raises(WrongOption, match=f"at most {MAX_WORKERS}"):
-        plan_models([("a", archive)])
+        plan_server(make_settings(make_mar(config=workers), server="granian"))
 
 
 @pytest.mark.parametrize(

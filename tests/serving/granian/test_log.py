@@ -7,8 +7,9 @@ import pytest
 from offpath.errors import ExpectedError
 from offpath.serving.granian.granian_server import MAX_LOG_BYTES, GranianServer
 from offpath.serving.server.in_force import check_in_force
+from offpath.serving.server.plan import plan_server
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.session import make_server, start_checked
+from offpath.serving.session import check_ready, start_server
 from tests.support.guarantees import guarantee
 
 TIME = "2026-11-21T03:59:26,104"
@@ -22,8 +23,12 @@ TIME = "2026-11-21T03:59:26,104"
 )
 @guarantee("The disk of the logs or `/tmp` is full")
 def test_granians_log_has_a_bound_and_its_writers_go_on(tmp_path: Path) -> None:
-    server = GranianServer(ServerSettings(tmp_path, (), log_dir=tmp_path / "logs"))
-    server._make_folders()
+    class WithoutProcesses(GranianServer):
+        def _launch(self) -> None:
+            pass
+
+    settings = ServerSettings(tmp_path, (), server="granian", log_dir=tmp_path / "logs")
+    server = WithoutProcesses(plan_server(settings))
     log, old = server.log_path, tmp_path / "logs" / "granian.log.1"
     server.rotate_log()  # before its first line
     with open(log, "ab", buffering=0) as writer:
@@ -62,11 +67,11 @@ def test_a_spool_that_cannot_be_written_is_a_failed_start_unless_allowed(
         metrics_port=0,
         env={**log, "OFFPATH_SPOOL_DIR": f"{tmp_path}/file/spool"},
     )
-    server = make_server(settings)
+    server = start_server(settings)
     try:
         with pytest.raises(ExpectedError, match="near-free 1.0: prediction log is lost, .*Not a d"):
-            start_checked(server)
+            check_ready(server)
         with server.management() as management:
-            check_in_force(server.archives, management, lenient=True)
+            check_in_force(server.plan.models, management, lenient=True)
     finally:
         server.stop()

@@ -1,24 +1,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
 
-from offpath.archive.mar_file import MarFile, read_mar
 from offpath.errors import ExpectedError
+from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.server.in_force import check_in_force, find_differences
 from offpath.serving.server.management import ModelStatus
-from offpath.serving.session import show_gaps
+from offpath.serving.server.plan import plan_server
+from offpath.serving.session import find_gaps
 from offpath.serving.torchserve.torchserve_server import TorchServe
-from tests.support.echo_archive import MODEL_CONFIG, write_mar
+from tests.support.echo_archive import MODEL_CONFIG, make_settings, write_mar
 
 STATUS = ModelStatus("echo", "1.0", "echo.mar", 1, 1, 4, 5, 20, 60, ("READY",), (7,))
-
-
-def make_archive(config: dict | None) -> MarFile:
-    return MarFile(Path("echo.mar"), "echo", "1.0", "echo.py", config)
 
 
 @pytest.mark.parametrize(
@@ -32,8 +27,8 @@ def make_archive(config: dict | None) -> MarFile:
     ],
 )
 def test_difference_names_its_likely_cause(changes: dict, setting: str, cause: str) -> None:
-    archive = make_archive({**MODEL_CONFIG, **changes})
-    (difference,) = find_differences(archive, STATUS)
+    settings = ServingSettings.from_mapping({**MODEL_CONFIG, **changes})
+    (difference,) = find_differences(settings, STATUS)
     assert difference.subject == setting
     assert cause in difference.cure
     assert "TorchServe" not in difference.cure, "Granian serves with the same rules"
@@ -41,9 +36,7 @@ def test_difference_names_its_likely_cause(changes: dict, setting: str, cause: s
 
 def test_an_engine_that_does_not_serve_is_said_with_its_reason_at_ready() -> None:
     described = {"engine": "eager", "precision": "fp32", "engines_lost": ["moved by 0.3"]}
-    view = MagicMock()
-    show_gaps(MagicMock(archives=[]), [replace(STATUS, described=described)], view)
-    (said,) = view.show_problem.call_args.args
+    (said,) = find_gaps([replace(STATUS, described=described)])
     assert said.startswith("echo 1.0 runs eager fp32: moved by 0.3; build the archive")
 
 
@@ -63,7 +56,7 @@ def test_gpu_that_is_asked_for_and_not_there_is_a_difference(
     described: dict, on_gpu: bool, found: list[str]
 ) -> None:
     status = replace(STATUS, described=described, on_gpu=on_gpu)
-    differences = list(find_differences(make_archive(GPU_CONFIG), status))
+    differences = list(find_differences(ServingSettings.from_mapping(GPU_CONFIG), status))
     assert [one.subject for one in differences] == found
     assert all("--allow-cpu" in one.cure for one in differences)
 
@@ -73,10 +66,10 @@ def test_gpu_archive_on_the_cpu_needs_to_be_allowed(server: TorchServe) -> None:
     echo = write_mar(server.settings.model_store, "on-gpu", GPU_CONFIG)
     with server.management() as management:
         management.register(echo.name, initial_workers=1)
-        archives = [("on-gpu", read_mar(echo))]
+        models = plan_server(make_settings(echo)).models
         with pytest.raises(ExpectedError, match="deviceType is cpu.*asks for 'gpu'"):
-            check_in_force(archives, management)
-        (status,) = check_in_force(archives, management, allow_cpu=True)
+            check_in_force(models, management)
+        (status,) = check_in_force(models, management, allow_cpu=True)
         management.unregister("on-gpu")
     assert (status.device, status.engine) == ("cpu", "-")
 
@@ -88,16 +81,17 @@ def test_server_that_differs_is_found_out(server: TorchServe) -> None:
     zero = write_mar(store, "zero", {**MODEL_CONFIG, "maxBatchDelay": 0})
     echo = write_mar(store, "echo")
     with server.management() as management:
-        check_in_force(server.archives, management)
+        check_in_force(server.plan.models, management)
         management.register(zero.name, initial_workers=1)
         with pytest.raises(
             ExpectedError, match="(?s)^the server does not .*Delay is 100.* asks for 0"
         ):
-            check_in_force([("zero", read_mar(zero))], management)
+            check_in_force(plan_server(make_settings(zero)).models, management)
         management.register(echo.name, initial_workers=1, batch_size=2)
         with pytest.raises(ExpectedError, match="batchSize is 2.* asks for 4"):
-            check_in_force([("echo", read_mar(echo))], management)
+            check_in_force(plan_server(make_settings(echo)).models, management)
         with pytest.raises(ExpectedError, match="absent"):
-            check_in_force([("absent", read_mar(echo))], management)
+            absent = replace(make_settings(echo), models=("absent=echo.mar",))
+            check_in_force(plan_server(absent).models, management)
         for name in ("zero", "echo"):
             management.unregister(name)

@@ -7,13 +7,13 @@ from xml.etree import ElementTree
 import pytest
 
 from offpath.handler.announcer import Announcer
+from offpath.serving.server.properties import CONF_DIR
 from offpath.serving.server.server_log import (
     LogFollower,
     find_server_failure,
     parse_line,
     read_log,
 )
-from offpath.serving.server.server_settings import CONF_DIR
 from tests.support.guarantees import guarantee
 
 TIME = "2026-11-21T03:59:26,104"

@@ -6,12 +6,20 @@ from pathlib import Path
 import pytest
 
 from offpath.errors import ExpectedError
+from offpath.serving.server.plan import plan_server
 from offpath.serving.server.server_settings import Ports, ServerSettings
 from offpath.serving.torchserve.launch import build_properties, make_environment
 from tests.support.guarantees import guarantee
 
 PORTS = Ports(1, 2, 3)
 SETTINGS = ServerSettings(Path("store"), ("a.mar", "b=c.mar"))
+
+
+def build(folder: Path = Path("/tmp"), **changes: object) -> dict[str, str]:
+    """Returns the properties of a server with no archives."""
+    settings = replace(SETTINGS, **changes)  # type: ignore
+    plan = plan_server(replace(settings, models=()))
+    return build_properties(replace(plan, settings=settings), PORTS, folder)
 
 
 @guarantee(
@@ -21,7 +29,7 @@ SETTINGS = ServerSettings(Path("store"), ("a.mar", "b=c.mar"))
     "enable_model_api=true",
 )
 def test_our_config_listens_on_loopback_with_a_closed_store() -> None:
-    properties = build_properties(SETTINGS, PORTS)
+    properties = build()
     assert properties["inference_address"] == "http://127.0.0.1:1"
     assert properties["grpc_management_address"] == "127.0.0.1"
     assert properties["load_models"] == "a.mar,b=c.mar"
@@ -36,7 +44,7 @@ def test_our_config_listens_on_loopback_with_a_closed_store() -> None:
     "return metrics",
 )
 def test_management_is_a_socket_unless_a_port_is_asked_for() -> None:
-    properties = build_properties(SETTINGS, PORTS, Path("/run/own"))
+    properties = build(Path("/run/own"))
     assert properties["management_address"] == "unix:/run/own/management.sock"
 
 
@@ -44,7 +52,7 @@ def test_metrics_config_is_looked_for_beside_the_file_first(tmp_path: Path) -> N
     (tmp_path / "metrics.yaml").touch()
     config = tmp_path / "my.properties"
     config.write_text("metrics_config=metrics.yaml\n")
-    properties = build_properties(replace(SETTINGS, config=config), PORTS)
+    properties = build(config=config)
     assert properties["metrics_config"] == str(tmp_path / "metrics.yaml")
 
 
@@ -52,12 +60,11 @@ def test_metrics_config_that_is_nowhere_is_refused(tmp_path: Path) -> None:
     config = tmp_path / "my.properties"
     config.write_text("metrics_config=nowhere.yaml\n")
     with pytest.raises(ExpectedError, match="nowhere.yaml"):
-        build_properties(replace(SETTINGS, config=config), PORTS)
+        build(config=config)
 
 
 def test_other_host_leaves_management_on_loopback() -> None:
-    settings = replace(SETTINGS, host="10.0.0.1", management_port=2)
-    properties = build_properties(settings, PORTS)
+    properties = build(host="10.0.0.1", management_port=2)
     assert properties["inference_address"] == "http://10.0.0.1:1"
     assert properties["management_address"] == "http://127.0.0.1:2"
     assert properties["grpc_inference_address"] == "127.0.0.1"

@@ -17,6 +17,7 @@ import pytest
 
 from offpath.errors import ExpectedError
 from offpath.serving.process.processes import find_family
+from offpath.serving.session import start_server
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.echo_archive import MODEL_CONFIG, MakeMar, make_settings, write_mar
 from tests.support.eventually import MAX_S, eventually
@@ -39,7 +40,7 @@ def second(
     When it is stopped nothing of it is left, and the first server still answers.
     """
     mar = write_mar(tmp_path_factory.mktemp("second") / "store", "echo")
-    with TorchServe(make_settings(mar, verbose=True)) as server:
+    with start_server(make_settings(mar, verbose=True)) as server:
         yield server
     assert not server.log_dir.parent.exists()
     eventually(lambda: find_family(server.pid) == [])
@@ -115,7 +116,7 @@ def test_worker_that_refuses_its_config_fails_the_start_with_its_words(
     make_mar: MakeMar, tmp_path: Path
 ) -> None:
     mar = make_mar(config={**MODEL_CONFIG, "handler": {"topk": 5}})
-    server = TorchServe(make_settings(mar, log_dir=tmp_path / "logs"))
+    server = start_server(make_settings(mar, log_dir=tmp_path / "logs"))
     with pytest.raises(ExpectedError, match="unknown key 'topk'") as caught, server:
         pass
     first, second = str(caught.value).splitlines()
@@ -130,13 +131,13 @@ def test_worker_that_refuses_its_config_fails_the_start_with_its_words(
     ("overrides", "words"),
     [
         pytest.param({"vmargs": "-XX:+NoSuchOption"}, "NoSuchOption", id="java"),
-        pytest.param({"inference_address": "nonsense"}, "nonsense", id="torchserve"),
+        pytest.param({"number_of_netty_threads": "nonsense"}, "nonsense", id="torchserve"),
     ],
 )
 def test_server_that_ends_at_start_is_reported_and_leaves_its_logs_alone(
     make_mar: MakeMar, overrides: dict, words: str
 ) -> None:
-    server = TorchServe(make_settings(make_mar(), overrides=overrides))
+    server = start_server(make_settings(make_mar(), overrides=overrides))
     with pytest.raises(ExpectedError, match=words), server:
         pass
     folder = server.log_dir.parent

@@ -1,10 +1,9 @@
-"""The servers behind the front door: their settings, readiness, and the links to them."""
+"""The servers behind the front door: their plan, readiness, and the links to them."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,19 +11,16 @@ from offpath.errors import ExpectedError
 from offpath.handler.wire_names import FOLDER_VARIABLE, KEY_VARIABLE
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.splits import check_splits
-from offpath.serving.server.management import ModelStatus
-from offpath.serving.server.model_settings import read_served
+from offpath.serving.server.management import ManagementClient, ModelStatus
+from offpath.serving.server.plan import ServePlan
 from offpath.serving.server.served_model import WORKER, ServedModel
 from offpath.serving.server.server import Server
-from offpath.serving.server.server_settings import (
-    LOOPBACK,
-    ServerSettings,
-    read_effective,
-)
-from offpath.serving.session import make_server
+from offpath.serving.server.server_settings import LOOPBACK
 
 # A request may wait for one batch before its own, or for a worker that restarts.
 WAITING_BATCHES = 2
+# A server that does not say its state in this time is not READY.
+READY_TIMEOUT_S = 10.0
 UNIX_SOCKETS = Path("/proc/net/unix")
 # Model names that nginx.conf accepts.
 MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -33,8 +29,8 @@ CONNECTED = "03"
 
 
 @dataclass(frozen=True)
-class Behind:
-    """Facts about the servers behind a door that its configuration depends on.
+class Upstreams:
+    """The servers behind a door, as far as its configuration depends on them.
 
     Attributes:
         hand_over: every archive's handler accepts the name of a body's file instead of the body.
@@ -42,7 +38,7 @@ class Behind:
         answer_timeout_s: seconds that an answer may take.
         queue: requests that the server may hold.
         only_model: the model that /invocations leads to; None closes /invocations.
-        routes: the models, where each has sockets of its own (`Server.plan_routes`).
+        routes: the models, where each has sockets of its own (`ServePlan.routes`).
         generation: number of times that `routes` has changed. Each time, the links to workers get
             new names, so that an nginx process with the old configuration finds the old workers.
     """
@@ -59,47 +55,42 @@ class Behind:
         return f"{self.generation}-{socket}" if socket.startswith(WORKER) else socket
 
 
-def describe_upstreams(settings: ServerSettings, door: DoorSettings) -> Behind:
-    """Reads from a server's settings and archives what the door has to know.
+def plan_upstreams(plan: ServePlan, door: DoorSettings) -> Upstreams:
+    """Plans what a door has to know about a server.
 
     Bodies go by name to Granian, and to TorchServe if every archive's handler accepts that and no
     other archive can be registered later over the model API.
 
     Raises:
-        ExpectedError: an archive or the configuration cannot be read, or /invocations is asked for
-            and there is not exactly one model, or a canary or shadow fits no archive.
+        ExpectedError: /invocations is asked for and there is not exactly one model, or a canary or
+            shadow fits no archive.
     """
-    named = read_served(settings)
-    check_splits(door.splits, named)
-    archives = [archive for _, archive in named]
-    properties = read_effective(settings)
-    has_model_api = properties.get("enable_model_api") == "true"
-    server = make_server(settings)
-    routes = server.plan_routes(named)
+    check_splits(door.splits, plan.models)
+    has_model_api = plan.properties.given.get("enable_model_api") == "true"
     # Only our handler takes the name of a body's file.
-    hand_over = bool(routes) or not has_model_api and all(one.has_our_handler for one in archives)
-    limit = int(properties["max_request_size"])
-    own_queue = int(properties["job_queue_size"])
-    return Behind(
+    all_take_names = not has_model_api and all(model.is_ours for model in plan.models)
+    hand_over = plan.is_granian or all_take_names
+    timeout_s = max(model.settings.response_timeout_s for model in plan.models)
+    return Upstreams(
         hand_over=hand_over,
-        max_body_bytes=limit,
-        answer_timeout_s=max(one.serving.response_timeout_s for one in archives) * WAITING_BATCHES,
+        max_body_bytes=plan.properties.max_request_size,
+        answer_timeout_s=timeout_s * WAITING_BATCHES,
         # TorchServe's own queue length is meant for bodies in Java's heap; names take no room.
-        queue=max(door.queue, own_queue) if hand_over else own_queue,
-        only_model=_only_model([name for name, _ in named], door),
-        routes=routes,
+        queue=max(door.queue, plan.queue) if hand_over else plan.queue,
+        only_model=_only_model(plan.names, door),
+        routes=plan.routes,
     )
 
 
-def make_upstream_settings(
-    settings: ServerSettings, place: DoorPlace, behind: Behind, log: Path
-) -> ServerSettings:
-    """Returns the settings of a server that only the door can reach."""
-    env = dict(settings.env)
-    if behind.hand_over:
+def put_behind_door(
+    plan: ServePlan, place: DoorPlace, upstreams: Upstreams, log: Path
+) -> ServePlan:
+    """Returns the plan of a server that only the door can reach."""
+    env = dict(plan.settings.env)
+    if upstreams.hand_over:
         env.update({FOLDER_VARIABLE: str(place.bodies), KEY_VARIABLE: place.key})
-    return replace(
-        settings,
+    settings = replace(
+        plan.settings,
         host=LOOPBACK,
         unix_sockets=True,
         inference_port=0,
@@ -107,21 +98,19 @@ def make_upstream_settings(
         metrics_port=0,
         log_dir=log,
         env=env,
-        overrides={"job_queue_size": str(behind.queue), **settings.overrides},
     )
+    has_own = "job_queue_size" in settings.overrides
+    return replace(plan, settings=settings, queue=plan.queue if has_own else upstreams.queue)
 
 
 def describe_models(server: Server) -> list[ModelStatus] | None:
     """Returns every version of every model; None if the server does not answer."""
     try:
-        with server.management() as management:
-            return management.describe_all(server.model_names())
+        url = server.management_url
+        with ManagementClient(url, timeout_s=READY_TIMEOUT_S) as management:
+            return management.describe_all(server.plan.names)
     except ExpectedError:
         return None
-
-
-def find_ready(statuses: Iterable[ModelStatus]) -> set[tuple[str, str]]:
-    return {(one.model_name, one.model_version) for one in statuses if one.ready_workers > 0}
 
 
 def count_connections(*sockets: Path) -> int:
@@ -136,7 +125,7 @@ def count_connections(*sockets: Path) -> int:
     return count
 
 
-def point_links(server: Server, run: Path, behind: Behind) -> None:
+def point_links(server: Server, run: Path, upstreams: Upstreams) -> None:
     """Points the door's links at a server: every new connection by them goes there from now on.
 
     Raises:
@@ -144,7 +133,7 @@ def point_links(server: Server, run: Path, behind: Behind) -> None:
     """
     links = {}
     for name, socket in server.links().items():
-        link = run / behind.name_link(name)
+        link = run / upstreams.name_link(name)
         new = link.with_suffix(".new")
         new.unlink(missing_ok=True)
         new.symlink_to(socket)
@@ -156,7 +145,7 @@ def point_links(server: Server, run: Path, behind: Behind) -> None:
             link.unlink()
 
 
-def check_successor(old: Behind, new: Behind) -> None:
+def check_successor(old: Upstreams, new: Upstreams) -> None:
     """Refuses a new server that the running door's configuration does not fit.
 
     Raises:
@@ -178,7 +167,7 @@ def check_successor(old: Behind, new: Behind) -> None:
 def _only_model(names: list[str], door: DoorSettings) -> str | None:
     if not door.invocations:
         return None
-    if len(set(names)) != 1 or MODEL_NAME.fullmatch(names[0]) is None:
+    if len(names) != 1 or MODEL_NAME.fullmatch(names[0]) is None:
         raise ExpectedError(
             f"--invocations needs exactly one model, named with letters, digits and ._-; the "
             f"models here are {', '.join(names)}; choose one with `offpath serve NAME`"

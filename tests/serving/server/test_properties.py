@@ -11,14 +11,10 @@ import pytest
 
 from offpath.errors import WrongOption
 from offpath.handler.serving_settings import RANGES, ServingSettings
-from offpath.serving.granian.slots import plan_models
-from offpath.serving.server.model_settings import (
-    count_default_workers,
-    list_wanted,
-    read_served,
-)
+from offpath.serving.server.plan import plan_server
+from offpath.serving.server.properties import load_properties, parse_properties, read_properties
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.session import make_server
+from offpath.serving.session import start_server
 from tests.support.echo_archive import make_settings, write_mar
 
 FULL = {"minWorkers": 2, "maxWorkers": 3, "batchSize": 4, "maxBatchDelay": 5}
@@ -61,7 +57,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def list_settings(settings: ServerSettings) -> dict[str, dict[str, int]]:
     """Returns what Granian would have in force."""
-    models = plan_models(read_served(settings), lambda: count_default_workers(settings.overrides))
+    models = plan_server(replace(settings, server="granian")).models
     return {model.name: model.settings.list_numbers() | {"": len(model.slots)} for model in models}
 
 
@@ -78,14 +74,16 @@ def list_settings(settings: ServerSettings) -> dict[str, dict[str, int]]:
 def test_the_settings_in_force_are_those_of_torchserve(
     store: Path, properties: dict[str, str]
 ) -> None:
-    entries = list_wanted(properties) or [f"{name}.mar" for name in ARCHIVES]
+    entries = load_properties(None, properties).list_wanted() or [
+        f"{name}.mar" for name in ARCHIVES
+    ]
     settings = replace(
         make_settings(*[store / entry for entry in entries]),
         models=tuple(entries),
         overrides={**DEFAULTS, **properties, "disable_token_authorization": "true"},
     )
     wanted = list_settings(settings)
-    with make_server(settings) as server, server.management() as management:
+    with start_server(settings) as server, server.management() as management:
         for name, expected in wanted.items():
             (status,) = management.describe(name)
             found = ServingSettings(**{one: getattr(status, one) for one in RANGES})
@@ -99,7 +97,8 @@ def test_a_snapshot_names_the_archives_and_its_default_versions_first() -> None:
         "2.0": {"marName": "b.mar", "defaultVersion": True},
     }
     snapshot = json.dumps({"models": {"m": two}})
-    assert list_wanted({"model_snapshot": snapshot, "load_models": "x"}) == ["m=b.mar", "m=a.mar"]
+    properties = load_properties(None, {"model_snapshot": snapshot, "load_models": "x"})
+    assert properties.list_wanted() == ["m=b.mar", "m=a.mar"]
 
 
 @pytest.mark.parametrize(
@@ -107,11 +106,33 @@ def test_a_snapshot_names_the_archives_and_its_default_versions_first() -> None:
     [("all", []), ("ALL", []), ("", []), ("a.mar,b=c", ["a.mar", "b=c"])],
 )
 def test_load_models_names_archives(load_models: str, wanted: list[str]) -> None:
-    assert list_wanted({"load_models": load_models}) == wanted
+    assert load_properties(None, {"load_models": load_models}).list_wanted() == wanted
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"m": 1}', '{"m": {"1.0": 2}}', "[" * 100_000])
 def test_settings_of_another_form_are_refused(store: Path, text: str) -> None:
     settings = ServerSettings(store, ("full.mar",), overrides={"models": text})
     with pytest.raises(WrongOption, match="config.properties: models is .* expected JSON"):
-        read_served(settings)
+        plan_server(settings)
+
+
+def test_comments_spaces_and_later_lines() -> None:
+    text = "# why\n! also\n\n a = 1 \nb=x=y\na=2\n"
+    assert parse_properties(text) == {"a": "2", "b": "x=y"}
+
+
+def test_backslash_continues_a_line() -> None:
+    text = 'models={\\\n  "echo": {}\\\n}\nnext=1'
+    assert parse_properties(text) == {"models": '{"echo": {}}', "next": "1"}
+
+
+def test_line_without_equals_sign_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.properties"
+    path.write_text("a=1\nbatch_size 8\n")
+    with pytest.raises(WrongOption, match=r"config.properties, line 2: 'batch_size 8'"):
+        read_properties(path)
+
+
+def test_missing_file_is_an_expected_error(tmp_path: Path) -> None:
+    with pytest.raises(WrongOption, match="cannot read"):
+        read_properties(tmp_path / "absent")

@@ -10,12 +10,13 @@ from typing import cast
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.serving.front.behind import check_successor, describe_upstreams
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.one_host import find_last_number
 from offpath.serving.front.rotation import Retired
+from offpath.serving.front.upstreams import check_successor, plan_upstreams
+from offpath.serving.server.plan import plan_server
+from offpath.serving.server.properties import find_config
 from offpath.serving.server.server import Server
-from offpath.serving.server.server_settings import find_config
 from tests.support.echo_archive import MakeMar, make_settings
 from tests.support.eventually import eventually
 
@@ -24,10 +25,10 @@ INVOCATIONS = DoorSettings(invocations=True)
 
 def test_invocations_leads_to_the_name_that_the_model_is_served_under(make_mar: MakeMar) -> None:
     settings = make_settings(make_mar())
-    assert describe_upstreams(settings, INVOCATIONS).only_model == "echo"
+    assert plan_upstreams(plan_server(settings), INVOCATIONS).only_model == "echo"
     renamed = replace(settings, models=("defects=echo.mar",))
-    assert describe_upstreams(renamed, INVOCATIONS).only_model == "defects"
-    assert describe_upstreams(settings, DoorSettings()).only_model is None
+    assert plan_upstreams(plan_server(renamed), INVOCATIONS).only_model == "defects"
+    assert plan_upstreams(plan_server(settings), DoorSettings()).only_model is None
 
 
 @pytest.mark.parametrize(
@@ -42,27 +43,29 @@ def test_invocations_of_no_single_model_is_refused(
 ) -> None:
     settings = replace(make_settings(make_mar()), models=models)
     with pytest.raises(ExpectedError, match="--invocations needs exactly one model"):
-        describe_upstreams(settings, INVOCATIONS)
+        plan_upstreams(plan_server(settings), INVOCATIONS)
 
 
 def test_bodies_go_by_name_unless_models_can_be_registered(
     model_store: Path, tmp_path: Path
 ) -> None:
     settings = make_settings(model_store / "near-free.mar")
-    assert describe_upstreams(settings, DoorSettings()).hand_over
+    assert plan_upstreams(plan_server(settings), DoorSettings()).hand_over
     config = tmp_path / "config.properties"
     text = find_config().read_text()
     config.write_text(text.replace("enable_model_api=false", "enable_model_api=true"))
     settings = replace(settings, config=config)
-    assert not describe_upstreams(settings, DoorSettings()).hand_over
+    assert not plan_upstreams(plan_server(settings), DoorSettings()).hand_over
     # Which registers none.
-    assert describe_upstreams(replace(settings, server="granian"), DoorSettings()).hand_over
+    assert plan_upstreams(
+        plan_server(replace(settings, server="granian")), DoorSettings()
+    ).hand_over
 
 
 def test_a_successor_whose_model_has_another_name_is_refused(make_mar: MakeMar) -> None:
     settings = make_settings(make_mar())
-    old = describe_upstreams(settings, INVOCATIONS)
-    new = describe_upstreams(replace(settings, models=("x=echo.mar",)), INVOCATIONS)
+    old = plan_upstreams(plan_server(settings), INVOCATIONS)
+    new = plan_upstreams(plan_server(replace(settings, models=("x=echo.mar",))), INVOCATIONS)
     check_successor(old, old)
     with pytest.raises(ExpectedError, match="'echo', but the model store now has 'x'"):
         check_successor(old, new)
