@@ -144,6 +144,7 @@ def is_held(alone: Good, beside: Good, max_p99: float, min_rate: float) -> bool:
 
 
 @guarantee("Slow clients, half bodies, crowds")
+@guarantee("Slow clients")
 def test_good_clients_beside_attacks(
     url: str, product: str, request: pytest.FixtureRequest
 ) -> None:
