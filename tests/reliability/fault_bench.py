@@ -20,10 +20,8 @@ from offpath.serving.prediction_log.reading import compare
 from tests.fuzz.costly_requests import SIDE
 from tests.reliability.logged_server import LogTrial
 from tests.support.costly import progressive_jpeg
-from tests.support.door_rounds import BODIES
 from tests.support.eventually import eventually
-from tests.support.front import FrontProcess, Reply, Seen, load
-from tests.support.granian import FRONTS
+from tests.support.front import BODIES, FRONTS, FrontProcess, Reply, Seen, load
 
 STAGE_S = float(os.environ.get("OFFPATH_FAULT_STAGE_S", "4"))
 CLIENTS = 4

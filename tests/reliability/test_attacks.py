@@ -24,8 +24,7 @@ from offpath.serving.session import make_server
 from tests.conftest import build
 from tests.reliability.fault_bench import small_disks
 from tests.support.attacks import ATTACKS, send_and_leave
-from tests.support.front import FrontProcess, Reply, Seen, load_for
-from tests.support.granian import FRONTS
+from tests.support.front import FRONTS, FrontProcess, Reply, Seen, load_for
 from tests.support.guarantees import guarantee
 from tests.support.photographs import encode
 

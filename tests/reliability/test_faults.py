@@ -25,16 +25,16 @@ from tests.reliability.fault_bench import (
     run_stage,
 )
 from tests.reliability.logged_server import LogTrial
-from tests.support.door_rounds import (
+from tests.support.eventually import MAX_S
+from tests.support.front import (
     BODIES,
+    FRONTS,
     kill_nginx,
     kill_nginx_worker,
     kill_server,
     kill_worker,
+    load_for,
 )
-from tests.support.eventually import MAX_S
-from tests.support.front import load_for
-from tests.support.granian import FRONTS
 from tests.support.guarantees import guarantee
 from tests.support.s3_faults import OUTAGES, PASS, WRONG
 

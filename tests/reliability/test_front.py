@@ -6,24 +6,24 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.conftest import build
-from tests.support.door_rounds import (
+from tests.support.eventually import eventually
+from tests.support.front import (
     BODIES,
+    FRONTS,
     KILLS,
     PATH,
+    FrontProcess,
     answer_some,
-    begin_reload,
-    count_labels,
-    replaced,
+    logged,
     run_kill_round,
 )
-from tests.support.front import FrontProcess, logged
-from tests.support.granian import FRONTS
 from tests.support.guarantees import guarantee
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(1800)]
@@ -57,6 +57,27 @@ def test_twenty_kills_lose_no_record_and_leave_no_file(door: FrontProcess) -> No
     )
 
 
+@contextmanager
+def replaced(archive: Path, content: bytes) -> Iterator[None]:
+    """Puts another archive in an archive's place for a while."""
+    good = archive.read_bytes()
+    try:
+        # Another file: TorchServe reads the one it has open no more.
+        archive.unlink()
+        archive.write_bytes(content)
+        yield
+    finally:
+        archive.unlink()
+        archive.write_bytes(good)
+
+
+def count_labels(door: FrontProcess) -> int:
+    """Returns the number of labels in an answer; archives here differ in it."""
+    reply = httpx.post(door.url + PATH, content=BODIES[0], timeout=60, trust_env=False)
+    assert reply.status_code == 200, reply.text
+    return len(reply.json())
+
+
 @guarantee("A reload")
 def test_twenty_pairs_of_reloads_lose_no_request_and_tell_the_truth(
     door: FrontProcess, model_store: Path, tmp_path: Path
@@ -73,7 +94,9 @@ def test_twenty_pairs_of_reloads_lose_no_request_and_tell_the_truth(
             start = time.monotonic()
             first, second = (1, 2) if number % 2 else (3, 4)
             store.enter_context(replaced(archive, versions[first]))
-            reloads = {first: begin_reload(door)}
+            old = set(door.python_workers())
+            reloads = {first: door.begin_reload()}
+            eventually(lambda: set(door.python_workers()) - old)  # it has read the archives
             store.enter_context(replaced(archive, versions[second]))
             reloads[second] = door.begin_reload()
             for version, reload in reloads.items():

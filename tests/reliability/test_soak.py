@@ -19,8 +19,7 @@ from offpath.serving.prediction_log.reading import compare
 from offpath.serving.process.processes import find_fork_helpers
 from tests.reliability.logged_server import LogTrial
 from tests.support import costly
-from tests.support.front import FrontProcess, Seen, load
-from tests.support.granian import FRONTS
+from tests.support.front import FRONTS, FrontProcess, Seen, load
 from tests.support.guarantees import guarantee
 from tests.support.images import rejected
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from offpath.archive.build import ArchiveSpec, build_archive
@@ -36,6 +37,8 @@ from offpath.serving.server.served_model import ServedModel
 from tests.conftest import build
 from tests.support.eventually import eventually
 from tests.support.front import (
+    BODIES,
+    FRONTS,
     FrontProcess,
     Seen,
     is_alive,
@@ -43,9 +46,7 @@ from tests.support.front import (
     log_variables,
     read_counts,
 )
-from tests.support.granian import FRONTS, GranianProcess
 from tests.support.guarantees import guarantee
-from tests.support.images import jpeg
 
 # A handler that serves READY and fails each request.
 FAILING = """
@@ -58,7 +59,6 @@ class Failing(OffpathClassifier):
 """
 FIVE = Split("defects", "2.0", "5")
 TEN = replace(FIVE, share="10")
-BODIES = [jpeg(size=(500, 333)), jpeg(size=(2048, 1365))]
 # Number of labels in an answer, by the version that gives it.
 LABELS = {"1.0": 3, "2.0": 2}
 BOTH = {"1.0": 200, "2.0": 200}
@@ -371,9 +371,8 @@ def test_a_canary_that_only_fails_gets_nothing_until_the_next_command(split: Spl
 @contextmanager
 def without_workers(split: SplitDoor) -> Iterator[None]:
     """Keeps version 2.0 without a READY worker for a while."""
-    if isinstance(split.door, GranianProcess):
-        (supervisor,) = split.door.supervisors()
-        command = supervisor.cmdline()
+    if supervisors := split.door.supervisors():
+        command = psutil.Process(*supervisors).cmdline()
         run = Path(command[command.index("--run") + 1])
         unpacked = sorted(run.glob("model-*"), key=lambda path: int(path.name[6:]))[1]
         hidden = unpacked.rename(run / "hidden")
@@ -411,7 +410,7 @@ def test_a_canary_without_a_ready_worker_gets_nothing_until_it_has_one(split: Sp
 def test_requests_of_kserve_are_split_and_each_of_their_images_is_recorded(
     split: SplitDoor,
 ) -> None:
-    if not isinstance(split.door, GranianProcess):
+    if not split.door.supervisors():
         pytest.skip("before TorchServe the door has no paths of KServe")
     url, text = split.door.url, base64.b64encode(BODIES[0]).decode()
     image = {"name": "image", "shape": [2], "datatype": "BYTES", "data": 2 * [text]}

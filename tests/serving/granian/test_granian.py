@@ -28,15 +28,16 @@ from offpath.serving.granian.worker import choose_gpu
 from offpath.serving.server.management import open_http
 from offpath.serving.server.served_model import ServedModel
 from tests.support.attacks import slow_upload
-from tests.support.door_rounds import check_no_reload, kill, processes
 from tests.support.eventually import MAX_S, eventually
 from tests.support.front import (
+    FrontProcess,
     check_hostile_user_ids,
+    granian,
     is_alive,
+    kill,
     logged,
     send_hostile_user_ids,
 )
-from tests.support.granian import GranianProcess, granian
 from tests.support.guarantees import guarantee
 from tests.support.hostile_archives import HOSTILE
 from tests.support.images import jpeg
@@ -65,11 +66,11 @@ WARM_UP_ITEMS = 48
 
 
 @pytest.fixture
-def door(granian_door: GranianProcess) -> GranianProcess:
+def door(granian_door: FrontProcess) -> FrontProcess:
     return granian_door
 
 
-def read_metrics(door: GranianProcess, label: str = "") -> dict[str, float]:
+def read_metrics(door: FrontProcess, label: str = "") -> dict[str, float]:
     """Returns the sum of each metric over its labels, of the lines that contain `label`."""
     sums: dict[str, float] = {}
     lines = httpx.get(door.metrics_url, trust_env=False).text.splitlines()
@@ -86,7 +87,7 @@ def read_metrics(door: GranianProcess, label: str = "") -> dict[str, float]:
     ("                __import__('threading').Timer(1, self._log.append, " "[records]).start()"),
 )
 def test_a_killed_worker_costs_its_requests_at_most_and_is_replaced(
-    door: GranianProcess, flag: Flag
+    door: FrontProcess, flag: Flag
 ) -> None:
     before = read_metrics(door)["offpath_worker_starts_total"]
     path = "/predictions/tricky/1.0"
@@ -112,19 +113,19 @@ def test_a_killed_worker_costs_its_requests_at_most_and_is_replaced(
     assert "ended by SIGKILL" in door.errors()
 
 
-def kill_and_wait(door: GranianProcess, worker: int) -> None:
+def kill_and_wait(door: FrontProcess, worker: int) -> None:
     """Kills a worker, and waits until the next one is READY."""
     os.kill(worker, signal.SIGKILL)
     eventually(lambda: worker not in door.python_workers())
     eventually(lambda: not is_short(door))
 
 
-def list_workers(door: GranianProcess, model: str) -> set[int]:
+def list_workers(door: FrontProcess, model: str) -> set[int]:
     """Returns the READY workers of NAME/VERSION."""
     return {worker["pid"] for one in manage(door, f"models/{model}") for worker in one["workers"]}
 
 
-def is_short(door: GranianProcess) -> bool:
+def is_short(door: FrontProcess) -> bool:
     """Tells whether a worker is missing or not READY."""
     names = [one["modelName"] for one in manage(door, "models")["models"]]
     models = [one for name in names for one in manage(door, f"models/{name}/all")]
@@ -134,7 +135,7 @@ def is_short(door: GranianProcess) -> bool:
     return len(listed) < wanted or listed != set(door.python_workers())
 
 
-def manage(door: GranianProcess, path: str) -> Any:
+def manage(door: FrontProcess, path: str) -> Any:
     """Asks the management API."""
     with open_http(f"unix:{door.run}/management.sock") as http:
         return http.get(f"/{path}").json()
@@ -146,7 +147,7 @@ def manage(door: GranianProcess, path: str) -> Any:
     "if (-x $request_body_file) {",
     "if (-d $request_body_file) {",
 )
-def test_only_what_was_in_the_dying_batch_gets_500(door: GranianProcess, flag: Flag) -> None:
+def test_only_what_was_in_the_dying_batch_gets_500(door: FrontProcess, flag: Flag) -> None:
     """Retries repeat 503, and would end a second worker."""
     url = f"{door.url}/predictions/tricky/2.0"  # which has one worker
     flag.hold()
@@ -172,7 +173,7 @@ def test_only_what_was_in_the_dying_batch_gets_500(door: GranianProcess, flag: F
     "if sha256 is refused",
 )
 def test_an_image_that_ends_workers_is_refused_after_the_third_and_costs_others_little(
-    door: GranianProcess, flag: Flag
+    door: FrontProcess, flag: Flag
 ) -> None:
     path = "/predictions/tricky"
     url = door.url + path
@@ -218,7 +219,7 @@ def test_an_image_that_ends_workers_is_refused_after_the_third_and_costs_others_
     ],
 )
 def test_a_worker_that_hangs_or_has_a_broken_model_answers_503_and_is_replaced(
-    door: GranianProcess, flag: Flag, code: str, model: str, why: str
+    door: FrontProcess, flag: Flag, code: str, model: str, why: str
 ) -> None:
     sick = read_metrics(door).get("offpath_sick_workers_total", 0)
     path = f"/predictions/{model}"
@@ -248,7 +249,7 @@ def test_a_worker_that_hangs_or_has_a_broken_model_answers_503_and_is_replaced(
     "self.door.set_ready(not self._is_sick())",
 )
 @guarantee("Workers are stopped")
-def test_stopped_workers_are_not_ready_and_are_replaced(door: GranianProcess) -> None:
+def test_stopped_workers_are_not_ready_and_are_replaced(door: FrontProcess) -> None:
     def count_ends() -> float:
         return read_metrics(door, "because it took too long").get("offpath_worker_ends_total", 0)
 
@@ -267,7 +268,7 @@ def test_stopped_workers_are_not_ready_and_are_replaced(door: GranianProcess) ->
 
 @guarantee("Logs that fill the disk or forge lines")
 def test_a_model_that_fails_writes_a_line_a_second_into_a_log_with_a_bound(
-    door: GranianProcess, flag: Flag
+    door: FrontProcess, flag: Flag
 ) -> None:
     log = max(door.log_dir.glob("granian-*/granian.log"), key=lambda path: path.stat().st_mtime)
     assert "TensorRT" not in log.read_text()  # nor another line about packages that nobody needs
@@ -284,7 +285,7 @@ def test_a_model_that_fails_writes_a_line_a_second_into_a_log_with_a_bound(
     assert "it failed again" in log.read_text()
 
 
-def test_metrics_have_torchserves_names_and_count_what_was_answered(door: GranianProcess) -> None:
+def test_metrics_have_torchserves_names_and_count_what_was_answered(door: FrontProcess) -> None:
     eventually(
         lambda: read_metrics(door, "near-free").get("offpath_items_total", 0) >= WARM_UP_ITEMS
     )
@@ -312,7 +313,7 @@ def test_metrics_have_torchserves_names_and_count_what_was_answered(door: Grania
 @pytest.fixture(scope="module")
 def changing(
     granian_store: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[GranianProcess]:
+) -> Iterator[FrontProcess]:
     """A door of its own, whose models and server change and which is killed."""
     folder = tmp_path_factory.mktemp("changing")
     for name in ("tricky", "tricky2"):
@@ -329,7 +330,7 @@ def changing(
 )
 @guarantee("Hostile archives and YAML")
 def test_a_reload_loses_nothing_and_one_that_cannot_load_changes_nothing(
-    changing: GranianProcess, tmp_path: Path, flag: Flag
+    changing: FrontProcess, tmp_path: Path, flag: Flag
 ) -> None:
     """The second is asked for while the first is under way; it and the third cannot succeed."""
     door, store, path = changing, changing.log_dir.parent, "/predictions/tricky"
@@ -364,7 +365,7 @@ def test_a_reload_loses_nothing_and_one_that_cannot_load_changes_nothing(
 
 @guarantee("A reload")
 def test_a_reload_replaces_granian_by_torchserve_and_loses_no_request(
-    changing: GranianProcess, tmp_path: Path, flag: Flag
+    changing: FrontProcess, tmp_path: Path, flag: Flag
 ) -> None:
     build_obedient(changing.log_dir.parent, flag)
     with changing.load("/predictions/tricky", [jpeg()], clients=4, pause_s=PAUSE_S) as seen:
@@ -380,7 +381,7 @@ def test_a_reload_replaces_granian_by_torchserve_and_loses_no_request(
     assert changing.children("java")
 
 
-def count_models(door: GranianProcess) -> int:
+def count_models(door: FrontProcess) -> int:
     """Counts the models whose workers /metrics counts."""
     page = httpx.get(door.metrics_url, trust_env=False).text
     return page.count("\noffpath_workers_ready{")
@@ -389,11 +390,11 @@ def count_models(door: GranianProcess) -> int:
 @guarantee("Processes that outlive their server")
 @guarantee("`offpath serve` is killed")
 def test_sigkill_of_the_command_leaves_no_process_no_folder_and_nobody_to_reload(
-    changing: GranianProcess,
+    changing: FrontProcess,
 ) -> None:
     with changing.load("/predictions/tricky", [jpeg()]) as seen:
         eventually(lambda: len(seen.answered) > 20)
-        pids = processes(changing)
+        pids = changing.processes()
         kill(changing.process.pid)
         changing.process.wait()
         eventually(lambda: not any(map(is_alive, pids)))
@@ -404,7 +405,7 @@ def test_sigkill_of_the_command_leaves_no_process_no_folder_and_nobody_to_reload
         for file in changing.log_dir.glob("*.json"):
             text = file.read_text()
             file.write_text(text.replace(str(changing.process.pid), str(stranger.pid)))
-        check_no_reload(changing)
+        changing.check_no_reload()
         assert stranger.poll() is None
     finally:
         stranger.kill()
@@ -464,7 +465,7 @@ def test_workers_take_gpus_as_torchserves_do(
     ("                __import__('threading').Timer(1, self._log.append, " "[records]).start()"),
 )
 def test_sigterm_answers_what_is_in_flight_and_every_answer_is_in_the_log_once(
-    door: GranianProcess,
+    door: FrontProcess,
 ) -> None:
     send_hostile_user_ids(f"{door.url}/predictions/tricky", jpeg())
     with door.load("/predictions/tricky", [jpeg()], clients=CLIENTS) as seen:
