@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from offpath.serving.process.tmp_folders import make_short_tmp_dir, remove_folder
-from tests.journeys.models import JOURNEYS, LABELS, NET, NETS, write_weights
+from tests.journeys.models import LABELS, NET, make_model
 from tests.journeys.shell import Shell
 from tests.support.images import jpeg
 
@@ -56,12 +57,10 @@ def python(wheel: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def shell(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """A shell in a folder with a user's models, weights, labels, photographs and handler.py."""
+    """A shell in a folder with a user's model, weights, labels, photographs and handler.py."""
     folder = tmp_path_factory.mktemp("user")
     (folder / "net.py").write_text(NET)
-    (folder / "nets.py").write_text(NETS)
-    for name in JOURNEYS:
-        write_weights(name, folder / f"{name}.pt")
+    torch.save(make_model().state_dict(), folder / "net.pt")
     (folder / "classes.txt").write_text("\n".join(LABELS))
     (folder / "part.jpg").write_bytes(jpeg(size=(640, 480)))
     (folder / "photographs").mkdir()

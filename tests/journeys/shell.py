@@ -13,16 +13,12 @@ from typing import Any
 
 from offpath.serving.process.processes import end_family
 
-# Runs several commands in one process; prints the standard error of each as JSON. The first archive
-# and that with a handler are tried in another process, which takes seconds to import torch.
+# Runs several commands in one process; prints the standard error of each as JSON.
 SEVERAL = """
 import contextlib, io, json, sys
 from offpath import cli
-from offpath.serving.check import trial
-said, try_archive = [], trial.try_archive
+said = []
 for command in json.loads(sys.argv[1]):
-    is_tried = not said or "--handler" in command
-    trial.try_archive = try_archive if is_tried else lambda path: ""
     with contextlib.redirect_stderr(io.StringIO()) as stderr:
         try:
             cli.run(command)
