@@ -270,14 +270,6 @@ def test_a_path_that_nginx_would_misread_is_refused(place: DoorPlace, log: str) 
         make(replace(place, log=place.log / log), DoorSettings())
 
 
-def test_certificate_without_key_is_refused(tmp_path: Path) -> None:
-    certificate, _ = write_certificate(tmp_path)
-    with pytest.raises(ExpectedError, match="must be given together"):
-        DoorSettings(tls_cert=certificate)
-    with pytest.raises(ExpectedError, match="no file"):
-        DoorSettings(tls_cert=certificate, tls_key=tmp_path / "none")
-
-
 def test_tokens_are_read_without_comments(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(f"# ours\n{'a' * 16}  # alice\n\n{'B.~+/-' * 4}==\n")

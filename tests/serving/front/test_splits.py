@@ -21,7 +21,6 @@ import pytest
 
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.handler_file import load_custom_handler
-from offpath.archive.mar_file import MarFile
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
 from offpath.errors import WrongOption
@@ -30,7 +29,7 @@ from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.nginx import Nginx, find_nginx
 from offpath.serving.front.nginx_config import COPIES, count_bodies, write_config
-from offpath.serving.front.splits import Split, check_splits, parse_split
+from offpath.serving.front.splits import Split
 from offpath.serving.prediction_log.reading import compare, name_reply
 from offpath.serving.server.management import ManagementClient
 from offpath.serving.server.served_model import ServedModel
@@ -63,34 +62,6 @@ TEN = replace(FIVE, share="10")
 LABELS = {"1.0": 3, "2.0": 2}
 BOTH = {"1.0": 200, "2.0": 200}
 NOTHING: dict[str, list[str]] = {"canary": [], "shadow": [], "ended": [], "suspended": []}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("defects=2.0:0%", "defects=2.0:101%", "defects=2.0:abc", "defects=2.0:5"),
-        *("defects:5%", "=2.0:5%", "defects=2.0:-5%", "defects=2.0:0.001%"),
-        "defects=2.0;} return 200:5%",
-    ],
-)
-def test_text_that_is_no_split_is_refused(text: str) -> None:
-    with pytest.raises(WrongOption, match="share above 0 and at most 100"):
-        parse_split(text)
-
-
-def test_split_must_name_a_served_version_other_than_the_default() -> None:
-    archives = [
-        ("defects", MarFile(Path(f"{version}.mar"), "x", version, "", None))
-        for version in ("1.0", "2.0")
-    ]
-    check_splits([FIVE], archives)
-    for wrong, said in (
-        (replace(FIVE, model="defcts"), "the models are defects 1.0, defects 2.0"),
-        (replace(FIVE, version="3.0"), "defects 3.0 is not served"),
-        (replace(FIVE, version="1.0"), "its archive comes first"),
-    ):
-        with pytest.raises(WrongOption, match=said):
-            check_splits([wrong], archives)
 
 
 def test_a_model_has_one_canary_or_one_shadow() -> None:

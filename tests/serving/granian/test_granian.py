@@ -19,7 +19,6 @@ import pytest
 from PIL import Image
 
 from offpath.archive.mar_file import MarFile
-from offpath.cli import run
 from offpath.errors import WrongOption
 from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.check.running import check_server
@@ -410,18 +409,6 @@ def test_sigkill_of_the_command_leaves_no_process_no_folder_and_nobody_to_reload
     finally:
         stranger.kill()
         stranger.wait()
-
-
-def test_several_archives_without_a_door_are_refused_before_anything_starts(
-    granian_store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr("subprocess.Popen")
-    options = ["--server", "granian", "--no-front", "--port", "0", "--metrics-port", "0"]
-    with pytest.raises(SystemExit) as ended:
-        run(["serve", *options, f"{granian_store}/tricky.mar", f"{granian_store}/echo.mar"])
-    output, errors = capsys.readouterr()
-    assert ended.value.code == 2 and not output
-    assert errors.count("\n") == 1 and "2 archives on Granian need the front door" in errors
 
 
 def test_more_workers_than_one_message_can_describe_are_refused() -> None:
