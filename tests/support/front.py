@@ -184,18 +184,26 @@ class FrontProcess(ServeProcess):
 
 @contextmanager
 def door_before_answers(
-    folder: Path, room_bytes: int | None = None, **settings: Any
+    folder: Path,
+    room_bytes: int | None = None,
+    hand_over: bool = False,
+    version: tuple[int, ...] | None = None,
+    **settings: Any,
 ) -> Iterator[tuple[RealDoor, Answers]]:
     """Runs a real door, in this process, before a server with set answers instead of TorchServe.
 
     Args:
         folder: folder of its logs.
         room_bytes: memory for bodies, by default what there is.
+        hand_over: whether the server gets the names of the bodies' files.
+        version: nginx's, if it is to be taken for another one.
         settings: of `DoorSettings`.
     """
     port, metrics = resolve_ports("127.0.0.1", [0, 0])
     made = DoorSettings(port=port, metrics_port=metrics, **settings)
-    door = RealDoor(made, Behind(False, 32 << 20, 240, 50), find_nginx(), folder)
+    nginx = find_nginx()
+    nginx = replace(nginx, version=version or nginx.version)
+    door = RealDoor(made, Behind(hand_over, 32 << 20, 240, 50), nginx, folder)
     if room_bytes is not None:
         door.place = replace(door.place, room_bytes=room_bytes)
     with answering_server(path=door.place.run / "inference.sock") as answers:

@@ -16,7 +16,6 @@ from offpath.errors import ExpectedError
 from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.front import nginx as nginx_module
 from offpath.serving.front.behind import Behind
-from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import OLDEST, Nginx, NginxBinary, find_nginx, read_version
 from offpath.serving.front.nginx_config import ERRORS, DoorPlace, write_config
@@ -350,20 +349,16 @@ def test_http_2_is_only_spoken_by_an_nginx_that_is_known_to_be_patched(
     tmp_path: Path, version: tuple[int, ...]
 ) -> None:
     certificate, key = write_certificate(tmp_path)
-    port, metrics = resolve_ports("127.0.0.1", [0, 0])
-    settings = DoorSettings(port=port, metrics_port=metrics, tls_cert=certificate, tls_key=key)
-    door = Door(settings, BEHIND, replace(WHEEL, version=version), tmp_path)
     context = ssl.create_default_context(cafile=str(certificate))
     context.set_alpn_protocols(["h2", "http/1.1"])
-    try:
-        door.start()
-        with connect(port) as client, context.wrap_socket(
-            client, server_hostname="127.0.0.1"
-        ) as secure:
-            expected = "h2" if version == (1, 31, 9) else "http/1.1"
-            assert secure.selected_alpn_protocol() == expected
-    finally:
-        door.stop()
+    tls = {"tls_cert": certificate, "tls_key": key}
+    with (
+        door_before_answers(tmp_path, version=version, **tls) as (door, _),
+        connect(door.settings.port) as client,
+        context.wrap_socket(client, server_hostname="127.0.0.1") as secure,
+    ):
+        expected = "h2" if version == (1, 31, 9) else "http/1.1"
+        assert secure.selected_alpn_protocol() == expected
 
 
 def test_an_old_nginx_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
