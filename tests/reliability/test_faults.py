@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import struct
 import subprocess
@@ -24,7 +25,6 @@ from tests.reliability.fault_bench import (
     run_stage,
 )
 from tests.reliability.logged_server import LogTrial
-from tests.support.descriptors import no_new_descriptors
 from tests.support.eventually import MAX_S
 from tests.support.front import (
     BODIES,
@@ -118,8 +118,17 @@ def take_descriptors(find: Callable[[Bench], Iterable[int]]) -> Strike:
     """Takes all free descriptors of some processes for a while."""
 
     def strike(bench: Bench) -> None:
-        with no_new_descriptors(*find(bench)):
-            time.sleep(STAGE_S)
+        before = {}
+        for pid in find(bench):
+            before[pid] = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            # A new descriptor takes the lowest free number.
+            taken = {int(fd) for fd in os.listdir(f"/proc/{pid}/fd")}
+            least = min({*range(len(taken) + 1)} - taken)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (least, before[pid][1]))
+        time.sleep(STAGE_S)
+        for pid, limits in before.items():
+            with suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
 
     return strike
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from resource import RLIMIT_NOFILE
 
 # Standard input, output and errors stay in use, so that closing others gives no room.
@@ -21,5 +21,4 @@ def no_new_descriptors(*pids: int, least: int = LEAST) -> Iterator[None]:
         yield
     finally:
         for pid, limit in limits.items():
-            with suppress(ProcessLookupError):  # it has ended
-                resource.prlimit(pid, RLIMIT_NOFILE, limit)
+            resource.prlimit(pid, RLIMIT_NOFILE, limit)
