@@ -46,7 +46,7 @@ TOGETHER = {
         "front/test_door_lifecycle.py",
         *("check/test_running.py", "offline/test_offline.py", "server/test_in_force.py"),
         *("test_client.py", "test_grpc.py", "test_inputs.py"),
-        *("test_lifecycle.py", "test_path.py"),
+        *("test_lifecycle.py", "test_path.py", "test_sick_worker.py"),
         "../profiling/experiments/test_server_profile.py",
     ),
 }

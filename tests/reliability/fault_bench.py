@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -163,15 +163,11 @@ def _in_flight(url: str) -> Iterator[Seen]:
         request_id, took_s = answer.headers.get("x-request-id", ""), time.monotonic() - began_s
         seen.replies.append(Reply(answer.status_code, request_id, began_s, took_s))
 
-    threads = [threading.Thread(target=post) for _ in range(SLOW_CLIENTS)]
-    for thread in threads:
-        thread.start()
-    time.sleep(0.4)
-    try:
+    with ThreadPoolExecutor(SLOW_CLIENTS) as pool:
+        for _ in range(SLOW_CLIENTS):
+            pool.submit(post)
+        time.sleep(0.4)
         yield seen
-    finally:
-        for thread in threads:
-            thread.join()
 
 
 def run_stage(

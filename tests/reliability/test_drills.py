@@ -19,13 +19,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from PIL import Image
 
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
@@ -34,21 +33,11 @@ from tests.support.front import Seen, ServeProcess, load
 from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
 from tests.support.monitoring import Prometheus, run_prometheus
-from tests.support.obedient_model import (
-    BATCH,
-    FOR_EVER,
-    POISON,
-    WORKERS,
-    Flag,
-    build_obedient,
-    read_ready_pids,
-)
-from tests.support.photographs import encode
+from tests.support.obedient_model import WORKERS, Flag, build_obedient, read_ready_pids
 
 DRILL_S = float(os.environ.get("OFFPATH_DRILL_S", "25"))
 HOLD, RESPONSE_TIMEOUT_S = "10s", 20
 CLIENTS, PAUSE_S = 4, 0.05
-SICKNESSES = {"nan": "images.mul_(float('nan'))", "out of memory": "raise MemoryError('no')"}
 
 pytestmark = [
     pytest.mark.reliability,
@@ -209,26 +198,6 @@ def test_stopped_workers_are_replaced(served: Served) -> None:
     assert (first_s >= RESPONSE_TIMEOUT_S) == (served.server == "torchserve")
 
 
-@guarantee("A worker dies of an image")
-def test_an_image_that_ends_workers_costs_its_neighbours_little(served: Served) -> None:
-    if served.server == "torchserve":
-        pytest.skip("only Granian refuses such an image")
-    url, statuses = f"{served.process.url}/predictions/sick", Counter[int]()
-    image = encode(Image.new("RGB", (300, 300), "white"), "PNG")
-    flag, end_s = served.flags["sick 1.0"], time.monotonic() + DRILL_S
-    with drill(served, "an image that ends workers, once a second") as row, flag.standing(POISON):
-        while time.monotonic() < end_s:
-            with suppress(httpx.HTTPError):  # without a door the connection breaks
-                statuses[httpx.post(url, content=image).status_code] += 1
-            time.sleep(1)
-        row["of the image"] = {str(status): count for status, count in statuses.items()}
-    assert statuses[422] and statuses[500] <= 3
-    # Twice others were in its batch. Without a door, a worker's end breaks all its connections.
-    ended = row["sick"].get("500", 0), row["sick"].get("broken", 0)
-    assert ended <= ((2 * (BATCH - 1), 0) if served.has_door else (0, 6 * CLIENTS))
-    assert row["sick"]["200"] > 10 * row["sick"].get("503", 0)
-
-
 @guarantee("A canary that only fails")
 def test_a_canary_that_only_fails_gets_nothing(served: Served) -> None:
     if not served.has_door:
@@ -242,21 +211,3 @@ def test_a_canary_that_only_fails_gets_nothing(served: Served) -> None:
         fails.unlink()
         served.suspended("--stop", "sick")
     assert row["sick"]["200"] > sum(row["sick"].values()) / 2 and not row["ping"]
-
-
-@guarantee("A broken model on one worker")
-@pytest.mark.parametrize(
-    ("sickness", "max_batches"),
-    [pytest.param("nan", 5, id="nan"), pytest.param("out of memory", 10, id="out-of-memory")],
-)
-def test_a_worker_that_only_fails_is_replaced(
-    served: Served, sickness: str, max_batches: int
-) -> None:
-    workers, flag = served.workers(), served.flags["sick 1.0"]
-    with drill(served, f"one of two workers: {sickness}, for ever") as row:
-        flag.order(SICKNESSES[sickness], FOR_EVER)
-        eventually(lambda: workers - served.workers())
-    # One batch may reach the worker while it ends; TorchServe answers that one with 500.
-    assert 0 < row["sick"]["503"] <= (max_batches + 1) * BATCH
-    assert row["sick"].get("500", 0) <= BATCH and "OffpathModelDown" not in row["alerts"]
-    assert not row["ping"]  # the ends of the canary's workers, just before, do not count
