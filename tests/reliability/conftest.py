@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from offpath.profiling.load.workload import load_workload
 from tests.reliability.logged_server import LogTrial, run_trial
 
 MARK = "reliability"
@@ -26,8 +25,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def trial(tmp_path: Path) -> Iterator[LogTrial]:
     with run_trial(tmp_path) as trial:
         yield trial
-
-
-@pytest.fixture
-def photographs() -> list[bytes]:
-    return load_workload("photos-55k").read()

@@ -14,10 +14,10 @@ from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers import archives
 from offpath.serving.prediction_log.reading import Verification, compare
-from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import make_server
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.bucket import Bucket
+from tests.support.echo_archive import make_settings
 from tests.support.front import Seen
 from tests.support.s3_faults import FaultProxy
 from tests.support.s3_servers import S3Server, run_seaweedfs
@@ -37,21 +37,9 @@ class LogTrial:
 
     def make_server(self, name: str, server: str = "torchserve", **environ: str) -> TorchServe:
         """Makes a server that is not started yet; `name` names its folder of logs."""
-        return make_server(
-            ServerSettings(
-                model_store=self.archive.parent,
-                models=(self.archive.name,),
-                server=server,
-                inference_port=0,
-                metrics_port=0,
-                log_dir=self.spool.with_name(name),
-                env={
-                    **self.s3.environ,
-                    "OFFPATH_SPOOL_DIR": str(self.spool),
-                    **environ,
-                },
-            )
-        )
+        env = {**self.s3.environ, "OFFPATH_SPOOL_DIR": str(self.spool), **environ}
+        log_dir = self.spool.with_name(name)
+        return make_server(make_settings(self.archive, server=server, log_dir=log_dir, env=env))
 
     def ship(self) -> None:
         """Runs `offpath logs ship` in its own process, as an operator would."""
@@ -67,11 +55,6 @@ class LogTrial:
     def judge(self, seen: Seen) -> Verification:
         """Lists the requests answered with 200 that have no record, or more than one."""
         return compare(self.bucket.event_counts().elements(), set(seen.answered))
-
-
-def predict_url(server: TorchServe) -> str:
-    """Returns the URL of predictions."""
-    return f"{server.inference_url}/predictions/{archives.NAME}"
 
 
 @contextlib.contextmanager

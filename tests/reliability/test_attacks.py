@@ -19,11 +19,11 @@ import pytest
 from PIL import Image
 
 from offpath.profiling.load.workload import load_workload
-from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import make_server
 from tests.conftest import build
 from tests.reliability.fault_bench import small_disks
 from tests.support.attacks import ATTACKS, send_and_leave
+from tests.support.echo_archive import make_settings
 from tests.support.front import FRONTS, FrontProcess, Reply, Seen, load_for
 from tests.support.guarantees import guarantee
 from tests.support.photographs import encode
@@ -90,10 +90,7 @@ def url(
 
 @contextmanager
 def direct(store: Path, product: str) -> Iterator[str]:
-    settings = ServerSettings(
-        store, ("near-free.mar",), server=product, inference_port=0, metrics_port=0
-    )
-    with make_server(settings) as server:
+    with make_server(make_settings(store / "near-free.mar", server=product)) as server:
         yield f"{server.inference_url}/predictions/near-free"
 
 

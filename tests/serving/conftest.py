@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offpath.serving.server.management import open_http
-from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.service.archived_handler import WARM_UP_BATCHES
 from offpath.serving.session import make_server
 from offpath.serving.torchserve.torchserve_server import TorchServe
+from tests.support.echo_archive import make_settings
 from tests.support.front import FRONTS, FrontProcess, ServeProcess, front, log_variables, logged
 from tests.support.scrape import wait_for_items
 
@@ -34,14 +34,7 @@ def either(
     if request.param == "torchserve":
         yield server
         return
-    settings = ServerSettings(
-        model_store=model_store,
-        models=("near-free.mar",),
-        server="granian",
-        inference_port=0,
-        metrics_port=0,
-    )
-    with make_server(settings) as running:
+    with make_server(make_settings(model_store / "near-free.mar", server="granian")) as running:
         # The warm-up is counted within a second.
         wait_for_items(running, "near-free", 2 * WARM_UP_BATCHES * 8)
         yield running

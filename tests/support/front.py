@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -186,7 +186,7 @@ class FrontProcess(ServeProcess):
 def door_before_answers(
     folder: Path,
     room_bytes: int | None = None,
-    hand_over: bool = False,
+    behind: Mapping[str, Any] = {},
     version: tuple[int, ...] | None = None,
     **settings: Any,
 ) -> Iterator[tuple[RealDoor, Answers]]:
@@ -195,7 +195,7 @@ def door_before_answers(
     Args:
         folder: folder of its logs.
         room_bytes: memory for bodies, by default what there is.
-        hand_over: whether the server gets the names of the bodies' files.
+        behind: of `Behind`.
         version: nginx's, if it is to be taken for another one.
         settings: of `DoorSettings`.
     """
@@ -203,7 +203,7 @@ def door_before_answers(
     made = DoorSettings(port=port, metrics_port=metrics, **settings)
     nginx = find_nginx()
     nginx = replace(nginx, version=version or nginx.version)
-    door = RealDoor(made, Behind(hand_over, 32 << 20, 240, 50), nginx, folder)
+    door = RealDoor(made, replace(Behind(False, 32 << 20, 240, 50), **behind), nginx, folder)
     if room_bytes is not None:
         door.place = replace(door.place, room_bytes=room_bytes)
     with answering_server(path=door.place.run / "inference.sock") as answers:

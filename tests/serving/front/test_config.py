@@ -18,7 +18,7 @@ from offpath.serving.front import nginx as nginx_module
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import OLDEST, Nginx, NginxBinary, find_nginx, read_version
-from offpath.serving.front.nginx_config import ERRORS, DoorPlace, write_config
+from offpath.serving.front.nginx_config import DoorPlace, write_config
 from offpath.serving.front.splits import Split
 from offpath.serving.process.ports import resolve_ports
 from offpath.serving.server.served_model import ServedModel
@@ -96,13 +96,6 @@ def test_only_this_user_can_read_the_configuration(place: DoorPlace) -> None:
         assert (place.run / name).stat().st_mode & 0o077 == 0
 
 
-def test_every_error_is_json_like_the_handlers(place: DoorPlace) -> None:
-    text = make(place, DoorSettings())
-    bodies = [json.loads(b) for b in re.findall(r"return \d{3} '(\{\"code.*?\})'", text)]
-    assert {body["code"] for body in bodies} == set(ERRORS)
-    assert all(set(body) == {"code", "type", "message"} for body in bodies)
-
-
 TOKEN = "s3cret-of-alice00"
 
 
@@ -114,32 +107,23 @@ def closed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def closed_door(closed_folder: Path) -> Iterator[str]:
     """The URL of a door with a token, before the workers of a Granian that do not listen."""
-    folder = closed_folder
-    place = DoorPlace(folder, folder / "bodies", 1 << 40, folder, "0123456789abcdef")
-    place.bodies.mkdir()
-    port, also = resolve_ports("127.0.0.1", [0, 0])
-    settings = DoorSettings(
-        port=port,
-        also_port=(also,),
-        tokens=folder / "t",
-        verbose=True,
-        canary=(Split("split", "2.0", "100"),),
-    )
     served = [("m", "1.0"), ("split", "1.0"), ("split", "2.0"), ("$odd", "1.0")]
     routes = tuple(
         ServedModel(name, version, "", ServingSettings(max_workers=1), slot, version == "1.0")
         for slot, (name, version) in enumerate(served)
     )
-    path = write_config(place, settings, replace(BEHIND, routes=routes), [TOKEN])
-    nginx = Nginx(WHEEL, path, place.log / "front.log", ())
-    nginx.check()
-    nginx.start()
-    try:
-        eventually(lambda: connect(settings.port)).close()
+    (closed_folder / "t").write_text(TOKEN)
+    (also,) = resolve_ports("127.0.0.1", [0])
+    split = Split("split", "2.0", "100")
+    options = {"tokens": closed_folder / "t", "verbose": True, "canary": (split,)}
+    behind = {"hand_over": True, "routes": routes}
+    with door_before_answers(closed_folder, None, behind, also_port=(also,), **options) as (
+        door,
+        _,
+    ):
+        door.set_ready(False)
         # Both are one door, so the tests only ask the further one.
-        yield f"http://{settings.more_addresses[0]}"
-    finally:
-        nginx.stop()
+        yield f"http://{door.settings.more_addresses[0]}"
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     """Runs a door with TLS, whose nginx is taken for one that may speak HTTP/2."""
     folder = tmp_path_factory.mktemp("floods")
     tls = dict(zip(("tls_cert", "tls_key"), write_certificate(folder)))
-    options = {"hand_over": True, "version": (1, 31, 9), "client_timeout_s": 3, **tls}
+    options = {"behind": {"hand_over": True}, "version": (1, 31, 9), "client_timeout_s": 3, **tls}
     with door_before_answers(folder, **options) as (running, _):  # type: ignore[arg-type]
         eventually(lambda: is_served(running.settings))
         yield running

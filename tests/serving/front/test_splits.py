@@ -19,10 +19,6 @@ import httpx
 import psutil
 import pytest
 
-from offpath.archive.build import ArchiveSpec, build_archive
-from offpath.archive.handler_file import load_custom_handler
-from offpath.archive.model_config import load_preset, make_model_config
-from offpath.archive.sources.model_source import load_model_source
 from offpath.errors import WrongOption
 from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.front.behind import Behind
@@ -219,11 +215,7 @@ def split(
         made = build(folder, "near-free", "defects", version, top_k=top_k)
         made.rename(folder / f"v{version}.mar")
     (folder / "failing.py").write_text(FAILING)
-    source = load_model_source("near-free", None)
-    config = make_model_config(load_preset("cpu"), {"batchSize": 4}, source.handler)
-    spec = ArchiveSpec("defects", "3.0", source, source.labels, "the labels", config)
-    handler = load_custom_handler(str(folder / "failing.py"))
-    made = build_archive(replace(spec, handler=handler), folder, force=True).path
+    made = build(folder, "near-free", "defects", "3.0", code=folder / "failing.py")
     made.rename(folder / "v3.0.mar")
     options = ("v1.0", "v2.0", "v3.0", "--canary", "defects=2.0:40%", "--canary-by", "x-user-id")
     run = FRONTS[request.param]
@@ -255,15 +247,6 @@ class TestDoor:
         # Without the header, the address decides.
         assert len({split.predict() for _ in range(10)}) == 1
         eventually(lambda: set(split.records()) >= set(split.answered))
-
-    def test_a_change_that_cannot_be_written_changes_nothing(self, split: SplitDoor) -> None:
-        obstacle = split.door.run / "nginx.conf.new"  # as if the disk were full
-        obstacle.mkdir()
-        for _ in range(2):
-            done = split.change("defects=2.0:1%")
-            assert done.returncode == 1 and "cannot be written" in done.stderr, done.stderr
-        obstacle.rmdir()
-        assert split.in_force() == {**NOTHING, "canary": ["defects=2.0:70%"]}
 
     def test_a_copy_finds_its_body_after_the_answer_and_the_body_goes_then(
         self, split: SplitDoor
