@@ -16,9 +16,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.journeys.conftest import ROOT
+from tests.journeys.conftest import ROOT, Shell
 from tests.journeys.models import ask_torch
-from tests.journeys.shell import Shell
 from tests.support.eventually import eventually
 from tests.support.front import check_addresses
 

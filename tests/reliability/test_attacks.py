@@ -21,7 +21,7 @@ from PIL import Image
 from offpath.profiling.load.workload import load_workload
 from offpath.serving.session import make_server
 from tests.conftest import build
-from tests.reliability.fault_bench import small_disks
+from tests.reliability.conftest import small_disks
 from tests.support.attacks import ATTACKS, send_and_leave
 from tests.support.echo_archive import make_settings
 from tests.support.front import FRONTS, FrontProcess, Reply, Seen, load_for

@@ -10,7 +10,7 @@ import pytest
 
 from offpath.profiling.load.workload import load_workload
 from offpath.profiling.servers import archives
-from tests.reliability.logged_server import LogTrial
+from tests.reliability.conftest import LogTrial
 from tests.support.eventually import eventually
 from tests.support.front import Seen, load_for
 from tests.support.guarantees import guarantee
