@@ -4,7 +4,7 @@
 #
 #   scripts/evidence.sh             all steps, about two hours; a result that is there is not measured again
 #   scripts/evidence.sh --step N    one step:
-#                                     1 speed   2 number of clients and models   3 kills, reloads and ends
+#                                     1 speed   2 number of clients and models   3 kills and reloads
 #                                     4 faults and drills          5 attacks and cost
 #                                     6 long load, log and batch
 #   scripts/evidence.sh --dry-run   print what would be run, and for how long
@@ -45,7 +45,7 @@ run_tests() {
     git log -1 --format='commit %H'
     grep -m1 'model name' /proc/cpuinfo
     date -u +'%F %T UTC'
-    env | grep '^OFFPATH_.*_\(ROUNDS\|MINUTES\|STAGE_S\|REQUESTS\|FILES\|WINDOW_S\)=' | sort
+    env | grep '^OFFPATH_.*_\(ROUNDS\|MINUTES\|STAGE_S\|WINDOW_S\)=' | sort
     printf 'pytest %s\n' "$*"
   } >"$file"
   pytest -n0 -m reliability -s -v --no-header -p no:cacheprovider "$@" >>"$file"
@@ -75,22 +75,20 @@ compare 2 models.json "${turns[@]}" --workload photos-55k --servers offpath-gran
 compare 2 clients.json --workload photos-55k --servers "$growing" --clients 1,8,32,128,512 \
   --warm-up 8 --seconds 5 --rounds 1
 
-[ -z "$try" ] || export OFFPATH_FRONT_ROUNDS=1 OFFPATH_HOST_ROUNDS=1 OFFPATH_KILL_ROUNDS=1 \
-  OFFPATH_RANDOM_REQUESTS=100 OFFPATH_MUTATED_FILES=100 OFFPATH_FAULT_STAGE_S=1 \
-  OFFPATH_ATTACK_WINDOW_S=1 OFFPATH_SOAK_MINUTES=1
+[ -z "$try" ] || export OFFPATH_FRONT_ROUNDS=1 OFFPATH_FAULT_STAGE_S=1 OFFPATH_ATTACK_WINDOW_S=1 \
+  OFFPATH_SOAK_MINUTES=1
 long=tests/reliability
 for server in torchserve granian; do
   trial 3 "kills-$server.txt" $long/test_front.py -k "$server and kills"
   OFFPATH_FRONT_ROUNDS=${OFFPATH_FRONT_ROUNDS:-4} \
     trial 3 "reloads-$server.txt" $long/test_front.py -k "$server and reloads"
-  trial 3 "ends-$server.txt" $long/test_front.py -k "$server and not (kills or reloads)"
   trial 4 "faults-$server.txt" $long/test_faults.py -k "$server"
   trial 4 "drills-$server.txt" $long/test_drills.py -k "$server"
   trial 5 "attacks-$server.txt" $long/test_attacks.py -k "$server"
   OFFPATH_SOAK_MINUTES=${OFFPATH_SOAK_MINUTES:-5} trial 6 "soak-$server.txt" $long/test_soak.py -k "$server"
 done
 trial 5 cost.txt $long/test_worst_cost.py
-trial 6 log.txt $long/test_log_rounds.py $long/test_log_outage.py
+trial 6 log.txt $long/test_log_outage.py
 trial 6 batch.txt $long/test_offline_rate.py
 
 [ -n "$dry" ] || print_tables >"$out/tables.md"

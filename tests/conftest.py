@@ -10,7 +10,7 @@ import functools
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +46,7 @@ TOGETHER = {
         "front/test_door_lifecycle.py",
         *("check/test_running.py", "offline/test_offline.py", "server/test_in_force.py"),
         *("test_client.py", "test_grpc.py", "test_inputs.py"),
-        *("test_lifecycle.py", "test_path.py"),
+        *("test_path.py", "test_sick_worker.py"),
         "../profiling/experiments/test_server_profile.py",
     ),
 }
@@ -139,17 +139,46 @@ def quick_servers(pytestconfig: pytest.Config) -> Iterator[None]:
         yield
 
 
-def build(store: Path, model: str, name: str, version: str = "1.0", **handler: object) -> Path:
-    """Builds an archive of an embedded model with `handler:` settings."""
+def build(
+    store: Path,
+    model: str,
+    name: str,
+    version: str = "1.0",
+    *,
+    weights: str | None = None,
+    preset: str = "cpu",
+    limits: Mapping[str, int] = {},
+    code: Path | None = None,
+    extra_files: Sequence[Path] = (),
+    **handler: object,
+) -> Path:
+    """Builds an archive with `handler:` settings.
+
+    Args:
+        store: its folder.
+        model: an embedded model, or FILE.py:CLASS.
+        name: the model's name.
+        version: the model's version.
+        weights: None for an embedded model, or `random`.
+        preset: the preset that the other settings change.
+        limits: settings of TorchServe.
+        code: a handler of its own.
+        extra_files: more files in the archive.
+        handler: settings of the handler.
+    """
     from offpath.archive.build import ArchiveSpec, build_archive
+    from offpath.archive.handler_file import load_custom_handler
     from offpath.archive.model_config import load_preset, make_model_config
     from offpath.archive.sources.model_source import load_model_source
 
-    source = load_model_source(model, None)
-    config = make_model_config(
-        load_preset("cpu"), {}, {**source.handler, "metrics_interval_s": 0.2, **handler}
+    source = load_model_source(model, weights)
+    settings = {**source.handler, "metrics_interval_s": 0.2, **handler}
+    config = make_model_config(load_preset(preset), limits, settings)
+    spec = ArchiveSpec(
+        *(name, version, source, source.labels, "the labels", config),
+        handler=code and load_custom_handler(str(code)),
+        extra_files=tuple(extra_files),
     )
-    spec = ArchiveSpec(name, version, source, source.labels, "the labels", config)
     return build_archive(spec, store, force=True).path
 
 

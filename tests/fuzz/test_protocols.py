@@ -27,6 +27,8 @@ def count_descriptors() -> int:
 @given(st.binary(max_size=200), st.integers(-3, 3), st.booleans())
 @example(json.dumps({"argv": [], "environment": {}, "folder": ""}).encode(), -1, True)
 @example(b"[]", 0, True)
+@example(b'{"argv": []}', 0, True)
+@example(b"[" * 100_000, 0, True)
 def test_a_launcher_that_is_cut_off_costs_its_own_request_alone(
     body: bytes, more: int, has_streams: bool
 ) -> None:

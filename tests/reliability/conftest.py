@@ -1,16 +1,31 @@
-"""Runs the long tests only if their marker is selected."""
+"""Runs the long tests only if their marker is selected; the trials of the log that they share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from offpath.profiling.load.workload import load_workload
-from tests.reliability.logged_server import LogTrial, run_trial
+from offpath.handler.process.host_limits import count_cores
+from offpath.profiling.load.model_under_test import load_model
+from offpath.profiling.servers import archives
+from offpath.serving.prediction_log.reading import Verification, compare
+from offpath.serving.session import start_server
+from offpath.serving.torchserve.torchserve_server import TorchServe
+from tests.support.bucket import Bucket
+from tests.support.echo_archive import make_settings
+from tests.support.front import Seen
+from tests.support.s3_faults import FaultProxy
+from tests.support.s3_servers import S3Server, run_seaweedfs
 
 MARK = "reliability"
+WORKERS = min(count_cores(), 4)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -22,12 +37,72 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left_out)
 
 
+@dataclass(frozen=True)
+class LogTrial:
+    """A bucket, and the archive whose records go there through the proxy."""
+
+    s3: S3Server
+    proxy: FaultProxy
+    bucket: Bucket
+    archive: Path
+    spool: Path
+
+    def start_server(self, name: str, server: str = "torchserve", **environ: str) -> TorchServe:
+        """Starts a server; `name` names its folder of logs."""
+        env = {**self.s3.environ, "OFFPATH_SPOOL_DIR": str(self.spool), **environ}
+        log_dir = self.spool.with_name(name)
+        return start_server(make_settings(self.archive, server=server, log_dir=log_dir, env=env))
+
+    def ship(self) -> None:
+        """Runs `offpath logs ship` in its own process, as an operator would."""
+        command = [sys.executable, "-m", "offpath", "logs", "ship", "--spool"]
+        done = subprocess.run(
+            [*command, str(self.spool)],
+            env={**os.environ, **self.s3.environ},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def judge(self, seen: Seen) -> Verification:
+        """Lists the requests answered with 200 that have no record, or more than one."""
+        return compare(self.bucket.event_counts().elements(), set(seen.answered))
+
+
 @pytest.fixture
 def trial(tmp_path: Path) -> Iterator[LogTrial]:
-    with run_trial(tmp_path) as trial:
-        yield trial
+    """Runs a trial with the near-free model and short segments."""
+    with run_seaweedfs() as s3, FaultProxy(s3.endpoint_url) as proxy:
+        bucket = Bucket(s3)
+        model = load_model("near-free")
+        log = {
+            "uri": bucket.uri,
+            "segment_max_age_s": 2,
+            "retry_max_s": 5,
+            "s3": {
+                "endpoint_url": proxy.endpoint_url,
+                "region": "us-east-1",
+                "timeout_s": 10,
+            },
+        }
+        config = archives.offpath_config(model, WORKERS, prediction_log=log)
+        (tmp_path / "store").mkdir()
+        archive = archives.build_offpath(model, config, tmp_path / "store")
+        yield LogTrial(s3, proxy, bucket, archive, tmp_path / "spool")
 
 
-@pytest.fixture
-def photographs() -> list[bytes]:
-    return load_workload("photos-55k").read()
+@contextmanager
+def small_disks(folder: Path, sizes: Mapping[str, str]) -> Iterator[None]:
+    mounted: list[Path] = []
+    try:
+        for name, size in sizes.items():
+            disk = folder / name
+            disk.mkdir()
+            command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
+            if subprocess.run(command, capture_output=True).returncode != 0:
+                pytest.skip("mounting a small disk is not permitted here")
+            mounted.append(disk)
+        yield
+    finally:
+        for disk in mounted:
+            subprocess.run(["umount", "-l", str(disk)], check=True)

@@ -19,13 +19,12 @@ import pytest
 from PIL import Image
 
 from offpath.profiling.load.workload import load_workload
-from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import start_server
 from tests.conftest import build
-from tests.reliability.fault_bench import small_disks
+from tests.reliability.conftest import small_disks
 from tests.support.attacks import ATTACKS, send_and_leave
-from tests.support.front import FrontProcess, Reply, Seen, load_for
-from tests.support.granian import FRONTS
+from tests.support.echo_archive import make_settings
+from tests.support.front import FRONTS, FrontProcess, Reply, Seen, load_for
 from tests.support.guarantees import guarantee
 from tests.support.photographs import encode
 
@@ -91,10 +90,7 @@ def url(
 
 @contextmanager
 def direct(store: Path, product: str) -> Iterator[str]:
-    settings = ServerSettings(
-        store, ("near-free.mar",), server=product, inference_port=0, metrics_port=0
-    )
-    with start_server(settings) as server:
+    with start_server(make_settings(store / "near-free.mar", server=product)) as server:
         yield f"{server.inference_url}/predictions/near-free"
 
 
@@ -144,6 +140,7 @@ def is_held(alone: Good, beside: Good, max_p99: float, min_rate: float) -> bool:
 
 
 @guarantee("Slow clients, half bodies, crowds")
+@guarantee("Slow clients")
 def test_good_clients_beside_attacks(
     url: str, product: str, request: pytest.FixtureRequest
 ) -> None:

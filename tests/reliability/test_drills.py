@@ -19,36 +19,25 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from PIL import Image
 
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
-from tests.support.eventually import MAX_S, eventually
-from tests.support.front import Seen, load
+from tests.support.eventually import eventually
+from tests.support.front import Seen, ServeProcess, load
 from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
 from tests.support.monitoring import Prometheus, run_prometheus
-from tests.support.obedient_model import (
-    BATCH,
-    FOR_EVER,
-    POISON,
-    WORKERS,
-    Flag,
-    build_obedient,
-    read_ready_pids,
-)
-from tests.support.photographs import encode
+from tests.support.obedient_model import WORKERS, Flag, build_obedient, read_ready_pids
 
 DRILL_S = float(os.environ.get("OFFPATH_DRILL_S", "25"))
 HOLD, RESPONSE_TIMEOUT_S = "10s", 20
 CLIENTS, PAUSE_S = 4, 0.05
-SICKNESSES = {"nan": "images.mul_(float('nan'))", "out of memory": "raise MemoryError('no')"}
 
 pytestmark = [
     pytest.mark.reliability,
@@ -70,12 +59,12 @@ class Served(NamedTuple):
 
     server: str
     has_door: bool
-    addresses: dict[str, str]
+    process: ServeProcess
     prometheus: Prometheus
     flags: dict[str, Flag]
 
     def workers(self) -> set[int]:
-        return read_ready_pids(self.addresses["management"], "sick")
+        return read_ready_pids(self.process.ready["management"], "sick")
 
     def is_well(self) -> bool:
         return len(self.workers()) == WORKERS and self.ping() == ["200"]
@@ -83,14 +72,14 @@ class Served(NamedTuple):
     def ping(self) -> list[str]:
         """Returns the status of /ping, or the reason why there is none."""
         try:
-            url = f"{self.addresses['inference']}/ping"
+            url = f"{self.process.url}/ping"
             return [str(httpx.get(url, timeout=2, trust_env=False).status_code)]
         except httpx.HTTPError as error:
             return [type(error).__name__]
 
     def check(self) -> list[str]:
         """Returns what `offpath check` finds lost or wrong; a process each would cost more."""
-        found = check_server(self.addresses["management"])
+        found = check_server(self.process.ready["management"])
         found = (one for one in found if one.state is not State.OK)
         return [f"{one.state.value}: {one.area}, {one.subject}: {one.found}" for one in found]
 
@@ -101,7 +90,7 @@ class Served(NamedTuple):
     def suspended(self, *arguments: str) -> list[str]:
         """Runs `offpath canary`, and returns the canaries that get no requests."""
         command = [sys.executable, "-m", "offpath", "canary", "--json", *arguments]
-        command += ["--url", self.addresses["inference"]]
+        command += ["--url", self.process.url]
         return list(json.loads(subprocess.check_output(command))["suspended"])
 
 
@@ -139,7 +128,7 @@ def drill(served: Served, name: str) -> Iterator[dict[str, Any]]:
     seen: dict[str, Seen] = {}
     with ExitStack() as stack:
         for model in sorted({flag.split()[0] for flag in served.flags}):
-            url = f"{served.addresses['inference']}/predictions/{model}"
+            url = f"{served.process.url}/predictions/{model}"
             seen[model] = stack.enter_context(load(url, [jpeg()], CLIENTS, PAUSE_S))
         eventually(lambda: all(one.statuses[200] > 50 for one in seen.values()))
         with looking(served, row):
@@ -168,21 +157,18 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if not has_door:  # Granian then serves one model, and nobody has canaries
         names = names[:1] if server == "granian" else names[:2]
     flags = {name: build(folder, *name.split()) for name in names}
-    command = [sys.executable, "-m", "offpath", "serve", "--server", server, "--json"]
-    command += [door, "--port", "0", "--metrics-port", "0", "--log-dir", f"{folder}/logs"]
-    command += [str(flag.file(".mar")) for flag in flags.values()]
-    with open(folder / "errors", "wb") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
+    archives = [flag.file(".mar") for flag in flags.values()]
+    process = ServeProcess(
+        folder / "errors", "--log-dir", folder / "logs", "--server", server, door, *archives
+    )
     try:
-        ready = json.loads(process.stdout.readline())
-        with run_prometheus(folder, ready["metrics"].removesuffix("/metrics"), HOLD) as prometheus:
+        metrics = process.metrics_url.removesuffix("/metrics")
+        with run_prometheus(folder, metrics, HOLD) as prometheus:
             prometheus.wait_until('up{job="offpath"} == 1')
-            yield Served(server, has_door, ready, prometheus, flags)
-        process.terminate()
-        assert process.wait(MAX_S) == 0
+            yield Served(server, has_door, process, prometheus, flags)
+        assert process.terminate() == 0
     finally:
         process.kill()
-        process.wait()
 
 
 @guarantee("All workers of a model die")
@@ -212,26 +198,6 @@ def test_stopped_workers_are_replaced(served: Served) -> None:
     assert (first_s >= RESPONSE_TIMEOUT_S) == (served.server == "torchserve")
 
 
-@guarantee("A worker dies of an image")
-def test_an_image_that_ends_workers_costs_its_neighbours_little(served: Served) -> None:
-    if served.server == "torchserve":
-        pytest.skip("only Granian refuses such an image")
-    url, statuses = f"{served.addresses['inference']}/predictions/sick", Counter[int]()
-    image = encode(Image.new("RGB", (300, 300), "white"), "PNG")
-    flag, end_s = served.flags["sick 1.0"], time.monotonic() + DRILL_S
-    with drill(served, "an image that ends workers, once a second") as row, flag.standing(POISON):
-        while time.monotonic() < end_s:
-            with suppress(httpx.HTTPError):  # without a door the connection breaks
-                statuses[httpx.post(url, content=image).status_code] += 1
-            time.sleep(1)
-        row["of the image"] = {str(status): count for status, count in statuses.items()}
-    assert statuses[422] and statuses[500] <= 3
-    # Twice others were in its batch. Without a door, a worker's end breaks all its connections.
-    ended = row["sick"].get("500", 0), row["sick"].get("broken", 0)
-    assert ended <= ((2 * (BATCH - 1), 0) if served.has_door else (0, 6 * CLIENTS))
-    assert row["sick"]["200"] > 10 * row["sick"].get("503", 0)
-
-
 @guarantee("A canary that only fails")
 def test_a_canary_that_only_fails_gets_nothing(served: Served) -> None:
     if not served.has_door:
@@ -245,21 +211,3 @@ def test_a_canary_that_only_fails_gets_nothing(served: Served) -> None:
         fails.unlink()
         served.suspended("--stop", "sick")
     assert row["sick"]["200"] > sum(row["sick"].values()) / 2 and not row["ping"]
-
-
-@guarantee("A broken model on one worker")
-@pytest.mark.parametrize(
-    ("sickness", "max_batches"),
-    [pytest.param("nan", 5, id="nan"), pytest.param("out of memory", 10, id="out-of-memory")],
-)
-def test_a_worker_that_only_fails_is_replaced(
-    served: Served, sickness: str, max_batches: int
-) -> None:
-    workers, flag = served.workers(), served.flags["sick 1.0"]
-    with drill(served, f"one of two workers: {sickness}, for ever") as row:
-        flag.order(SICKNESSES[sickness], FOR_EVER)
-        eventually(lambda: workers - served.workers())
-    # One batch may reach the worker while it ends; TorchServe answers that one with 500.
-    assert 0 < row["sick"]["503"] <= (max_batches + 1) * BATCH
-    assert row["sick"].get("500", 0) <= BATCH and "OffpathModelDown" not in row["alerts"]
-    assert not row["ping"]  # the ends of the canary's workers, just before, do not count

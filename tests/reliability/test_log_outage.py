@@ -8,7 +8,9 @@ import time
 import numpy as np
 import pytest
 
-from tests.reliability.logged_server import LogTrial, predict_url
+from offpath.profiling.load.workload import load_workload
+from offpath.profiling.servers import archives
+from tests.reliability.conftest import LogTrial
 from tests.support.eventually import eventually
 from tests.support.front import Seen, load_for
 from tests.support.guarantees import guarantee
@@ -27,15 +29,17 @@ pytestmark = [pytest.mark.reliability, pytest.mark.timeout(60 * STAGE_S + 600)]
 
 @guarantee("S3 fails")
 def test_an_outage_fails_and_slows_no_request_and_loses_no_record(
-    trial: LogTrial, photographs: list[bytes]
+    trial: LogTrial,
 ) -> None:
+    photographs = load_workload("photos-55k").read()
     off = {stage: Seen() for stage in (PASS, *OUTAGES)}
     on = {stage: Seen() for stage in off}
     with (
         trial.start_server("off", OFFPATH_PREDICTION_LOG="off") as without,
         trial.start_server("on") as logging,
     ):
-        pair = [(predict_url(without), off), (predict_url(logging), on)]
+        path = f"/predictions/{archives.NAME}"
+        pair = [(without.inference_url + path, off), (logging.inference_url + path, on)]
         for url, _ in pair:
             load_for(url, photographs, CLIENTS, WARM_UP_S)
         # The first stage is the control, without a fault.

@@ -17,10 +17,9 @@ from offpath.profiling.load.workload import load_workload
 from offpath.profiling.servers import archives
 from offpath.serving.prediction_log.reading import compare
 from offpath.serving.process.processes import find_fork_helpers
-from tests.reliability.logged_server import LogTrial
+from tests.reliability.conftest import LogTrial
 from tests.support import costly
-from tests.support.front import FrontProcess, Seen, load
-from tests.support.granian import FRONTS
+from tests.support.front import FRONTS, FrontProcess, Seen, load
 from tests.support.guarantees import guarantee
 from tests.support.images import rejected
 

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
-import resource
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
-from offpath.serving.server.server_settings import ServerSettings
+from offpath.serving.server.management import open_http
 from offpath.serving.session import start_server
 from offpath.serving.torchserve.torchserve_server import TorchServe
-from tests.support.front import FrontProcess, front, log_variables, logged
-from tests.support.granian import GranianProcess
-from tests.support.granian import granian as granian_before_door
+from tests.support.echo_archive import make_settings
+from tests.support.front import FRONTS, FrontProcess, ServeProcess, front, log_variables, logged
 
 if TYPE_CHECKING:
     from tests.support.obedient_model import Flag
@@ -40,14 +32,7 @@ def either(
     if request.param == "torchserve":
         yield server
         return
-    settings = ServerSettings(
-        model_store=model_store,
-        models=("near-free.mar",),
-        server="granian",
-        inference_port=0,
-        metrics_port=0,
-    )
-    with start_server(settings) as running:
+    with start_server(make_settings(model_store / "near-free.mar", server="granian")) as running:
         yield running
 
 
@@ -91,7 +76,7 @@ def granian_store(model_store: Path, flag: Flag) -> Path:
 
 
 @pytest.fixture(scope="session")
-def granian_door(granian_store: Path) -> Iterator[GranianProcess]:
+def granian_door(granian_store: Path) -> Iterator[FrontProcess]:
     """Runs a door before Granian with all of the store; granian/test_granian.py ends it."""
     folder = granian_store.parent
     config = folder / "config.properties"
@@ -99,38 +84,28 @@ def granian_door(granian_store: Path) -> Iterator[GranianProcess]:
     keys = ("max_request_size=33554432", "number_of_netty_threads=4", "NUM_WORKERS=1")
     config.write_text("\n".join(keys))
     options = ("--config", str(config), "--explanations", "--limit", "client-timeout-s=3", *NAMES)
-    with logged(granian_before_door, granian_store, folder, *options) as running:
+    with logged(FRONTS["granian"], granian_store, folder, *options) as running:
         yield running
 
 
-@dataclass(frozen=True)
-class Direct:
+class Direct(ServeProcess):
     """A Granian with `near-free` and without a door; its process may open FEW_DESCRIPTORS.
 
     Attributes:
-        said: its READY event.
-        log_dir: beside its prediction log, its archive and what it printed on standard error.
         bodies: an empty folder; it stores none.
     """
 
-    pid: int
-    said: dict[str, Any]
-    log_dir: Path
-    bodies: Path
-
-    @property
-    def url(self) -> str:
-        return str(self.said["inference"])
-
-    @property
-    def metrics_url(self) -> str:
-        return str(self.said["metrics"])
+    def __init__(self, folder: Path, archive: Path) -> None:
+        (folder / "bodies").mkdir()
+        self.bodies, self.log_dir = folder / "bodies", folder / "logs"
+        options = ("--server", "granian", "--no-front", "--log-dir", self.log_dir, *NAMES, archive)
+        few = ("prlimit", f"--nofile=128:{FEW_DESCRIPTORS}")
+        super().__init__(folder / "errors", *options, prefix=few, **log_variables(folder))
 
     def describe_workers(self) -> dict[int, str]:
         """Returns the status of each worker by its process id."""
-        transport = httpx.HTTPTransport(uds=self.said["management"].removeprefix("unix:"))
-        with httpx.Client(transport=transport) as client:
-            (model,) = client.get("http://localhost/models/near-free").json()
+        with open_http(self.ready["management"]) as client:
+            (model,) = client.get("/models/near-free").json()
         return {worker["pid"]: worker["status"] for worker in model["workers"]}
 
     def python_workers(self) -> list[int]:
@@ -142,24 +117,10 @@ class Direct:
 
 @pytest.fixture(scope="session")
 def granian(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Direct]:
-    """Starts Granian without a door, at a soft limit of 128 descriptors."""
+    """Starts Granian without a door, beside its archive, at a soft limit of 128 descriptors."""
     folder = tmp_path_factory.mktemp("granian")
-    (bodies := folder / "bodies").mkdir()
-    archive = shutil.copy2(model_store / "near-free.mar", folder)
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "offpath", "serve", "--server", "granian"),
-            *("--no-front", "--port", "0", "--metrics-port", "0", "--json"),
-            *("--log-dir", str(folder / "logs"), *NAMES, str(archive)),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=open(folder / "errors", "wb"),
-        text=True,
-        env={**os.environ, **log_variables(folder)},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, FEW_DESCRIPTORS)),
-    )
+    running = Direct(folder, Path(shutil.copy2(model_store / "near-free.mar", folder)))
     try:
-        yield Direct(process.pid, json.loads(process.stdout.readline()), folder / "logs", bodies)
+        yield running
     finally:
-        process.terminate()
-        assert process.wait() == 0, (folder / "errors").read_text()
+        assert running.terminate() == 0, running.errors()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
 import socket
@@ -35,7 +36,6 @@ from offpath.serving.client import (
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.answering_server import Answers, answering_server
 from tests.support.guarantees import guarantee
-from tests.support.hostile_server import HOSTILE_REPLIES, hostile_server, with_length
 from tests.support.photographs import encode, find_photograph
 
 JPEG = encode(find_photograph("coffee").rgb, "JPEG")
@@ -175,6 +175,24 @@ def test_refusal_is_an_answer_with_the_servers_message(
     assert raised.value.type == ("T" if status == 422 else "")
 
 
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+# More than any test waits.
+LONG_S = 60.0
+BOMB = gzip.compress(bytes(1 << 28))
+GZIPPED = HEAD + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(BOMB)
+LATE = "timed out|it took longer than"
+CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+CHUNK = b"10000\r\n%s\r\n" % (b"[" * 65536)
+# Name -> how a reply begins, what follows for ever, the seconds between, and what a client says.
+HOSTILE_REPLIES: dict[str, tuple[bytes, bytes, float, str]] = {
+    "dripping-body": (CHUNKED, b"1\r\n[\r\n", 0.05, LATE),
+    "dripping-headers": (b"HTTP/1.1 200 OK\r\nx-a: ", b"a", 0.05, LATE),
+    "endless-informational": (b"", b"HTTP/1.1 102 Processing\r\n\r\n", 0.05, LATE),
+    "endless-body": (CHUNKED, CHUNK, 0.0, "the reply has more than"),
+    "gzip-bomb": (GZIPPED + BOMB, b"", 0.0, "is compressed"),
+}
+
+
 @guarantee(
     "Replies that never end or command the terminal",
     "serving/client.py",
@@ -182,15 +200,15 @@ def test_refusal_is_an_answer_with_the_servers_message(
     "                    if False:",
 )
 @pytest.mark.parametrize("name", HOSTILE_REPLIES)
-def test_reply_that_never_ends_or_unfolds_is_an_error_in_time(name: str) -> None:
-    *reply, pause_s, why = HOSTILE_REPLIES[name]
-    with hostile_server(*reply, pause_s) as url:
-        tracemalloc.start()
-        began_s = time.monotonic()
-        with pytest.raises(ServerUnreachable, match=f"no answer from {url}: .*{why}"):
-            predict(JPEG, url, "cats", timeout_s=1.0 if pause_s else 20.0)
-        took_s, (_, peak_bytes) = time.monotonic() - began_s, tracemalloc.get_traced_memory()
-        tracemalloc.stop()
+def test_reply_that_never_ends_or_unfolds_is_an_error_in_time(answers: Answers, name: str) -> None:
+    reply, again, pause_s, why = HOSTILE_REPLIES[name]
+    answers.endless = reply, again, pause_s if again else LONG_S
+    tracemalloc.start()
+    began_s = time.monotonic()
+    with pytest.raises(ServerUnreachable, match=f"no answer from {answers.url}: .*{why}"):
+        predict(JPEG, answers.url, "cats", timeout_s=1.0 if pause_s else 20.0)
+    took_s, (_, peak_bytes) = time.monotonic() - began_s, tracemalloc.get_traced_memory()
+    tracemalloc.stop()
     assert took_s < 20
     assert peak_bytes < 3 * MAX_REPLY_BYTES
 
@@ -208,17 +226,17 @@ def test_reply_that_never_ends_or_unfolds_is_an_error_in_time(name: str) -> None
         pytest.param(b"\xff\xfe", id="no-text"),
     ],
 )
-def test_strange_body_is_a_prediction_without_labels(body: bytes) -> None:
-    with hostile_server(with_length(body, b"server-timing: a;dur=inf")) as url:
-        prediction = predict(JPEG, url, "cats")
-        assert (prediction.labels, prediction.body, prediction.server_timing) == ([], body, {})
-        assert prediction.is_ok
-        if body.startswith(b"["):
-            with pytest.raises(ValueError, match="nested too deeply"):
-                prediction.json()
-    refusal = with_length(body).replace(b"200 OK", b"400 Bad")
-    with hostile_server(refusal) as url, pytest.raises(ServerError, match="^400: Bad$"):
-        predict(JPEG, url, "cats")
+def test_strange_body_is_a_prediction_without_labels(answers: Answers, body: bytes) -> None:
+    answers.body, answers.headers = body, {"server-timing": "a;dur=inf"}
+    prediction = predict(JPEG, answers.url, "cats")
+    assert (prediction.labels, prediction.body, prediction.server_timing) == ([], body, {})
+    assert prediction.is_ok
+    if body.startswith(b"["):
+        with pytest.raises(ValueError, match="nested too deeply"):
+            prediction.json()
+    answers.status = 400
+    with pytest.raises(ServerError, match="^400: Bad Request$"):
+        predict(JPEG, answers.url, "cats")
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a\x00", "\ud800", "a?b#c"])

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import httpx
 import pytest
 
-from offpath.archive.build import ArchiveSpec, build_archive
-from offpath.archive.handler_file import load_custom_handler
-from offpath.archive.model_config import load_preset, make_model_config
-from offpath.archive.sources.model_source import load_model_source
-from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import start_server
+from tests.conftest import build
+from tests.support.echo_archive import make_settings
 from tests.support.eventually import MAX_S
 from tests.support.images import jpeg
 
@@ -50,25 +46,11 @@ def test_a_worker_imports_the_archives_modules_wherever_the_server_was_started(
         (code / f"{name}.py").write_text("")
         (working / f"{name}.py").write_text("")
     (code / "asked.py").write_text(HANDLER)
-    source = load_model_source("near-free", None)
-    one = {"minWorkers": 1, "maxWorkers": 1}
-    config = make_model_config(load_preset("cpu"), one, source.handler)
-    spec = dataclasses.replace(
-        ArchiveSpec("asked", "1.0", source, source.labels, "labels", config),
-        handler=load_custom_handler(str(code / "asked.py")),
-        extra_files=tuple(code / f"{name}.py" for name in NAMES),
-    )
-    build_archive(spec, store)
+    files, one = [code / f"{name}.py" for name in NAMES], {"minWorkers": 1, "maxWorkers": 1}
+    handler = {"code": code / "asked.py", "extra_files": files}
+    archive = build(store, "near-free", "asked", limits=one, **handler)
     monkeypatch.chdir(working)
-    settings = ServerSettings(
-        store,
-        ("asked.mar",),
-        server=kind,
-        inference_port=0,
-        management_port=0,
-        metrics_port=0,
-    )
-    with start_server(settings) as server:
+    with start_server(make_settings(archive, server=kind)) as server:
         url = f"{server.inference_url}/predictions/asked"
         reply = httpx.post(url, content=jpeg(), timeout=MAX_S).json()
     assert not {"", ".", str(working)} & set(reply["path"])

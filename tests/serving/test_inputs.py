@@ -61,12 +61,9 @@ def test_neighbours_of_bad_items_are_answered(either: TorchServe) -> None:
 
 
 @guarantee("Bytes that cause a 5xx or end a worker")
-@pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_random_bodies_neither_fail_the_server_nor_kill_a_worker(
-    either: TorchServe, count: int
-) -> None:
+def test_random_bodies_neither_fail_the_server_nor_kill_a_worker(either: TorchServe) -> None:
     workers = either.worker_pids()
-    generator = random.Random(count)
+    generator = random.Random(0)
     magics = [b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF", b"BM"]
     magics += [b"II*\x00", b"\x93NUMPY\x01\x00", b"{", b'"']
     limits = httpx.Limits(max_connections=16, max_keepalive_connections=16)
@@ -79,7 +76,6 @@ def test_random_bodies_neither_fail_the_server_nor_kill_a_worker(
             body = generator.choice(magics) + generator.randbytes(generator.randint(1, 2000))
             return http.post(PATH, content=body).status_code
 
-        statuses = list(pool.map(send, range(count)))
-    assert len(statuses) == count
+        statuses = list(pool.map(send, range(1000)))
     assert all(status == 200 or 400 <= status < 500 for status in statuses)
     assert either.worker_pids() == workers

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from select import select
@@ -17,6 +14,7 @@ from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
 from offpath.serving.front.reload_requests import request_change
 from tests.support.eventually import MAX_S, eventually
+from tests.support.front import ServeProcess
 from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
 
@@ -51,25 +49,21 @@ def remove_servers_folder(run: Path) -> None:
     ],
 )
 def test_a_server_starts_again_without_its_files(
-    model_store: Path, options: tuple[str, ...], remove: Callable[[Path], None]
+    model_store: Path, tmp_path: Path, options: tuple[str, ...], remove: Callable[[Path], None]
 ) -> None:
-    command = [sys.executable, "-m", "offpath", "serve", "--json", "--model-store"]
-    command += [str(model_store), "--port", "0", "--metrics-port", "0", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            before = json.loads(process.stdout.readline())
-            remove(Path(before["management"].removeprefix("unix:")).parent)
-            assert select([process.stdout], [], [], 2 * MAX_S)[0], "it did not start again"
-            after = json.loads(process.stdout.readline())
-            reply = httpx.post(f"{after['inference']}/predictions/near-free", content=jpeg())
-            assert reply.status_code == 200
-            assert State.WRONG not in {one.state for one in check_server(after["inference"])}
-            if "--front" in options:
-                assert after["inference"] == before["inference"]
-                eventually(lambda: httpx.get(f"{after['inference']}/ping").status_code == 200)
-                run = Path(after["management"].removeprefix("unix:")).parent
-                assert request_change(run, {"canary": [], "shadow": [], "stop": []})["ended"] == []
-        finally:
-            process.terminate()
-            process.wait(60)
+    server = ServeProcess(tmp_path / "errors", "--model-store", model_store, *options)
+    try:
+        before = server.url
+        remove(server.run)
+        assert select([server.process.stdout], [], [], 2 * MAX_S)[0], "it did not start again"
+        server.read_ready()
+        reply = httpx.post(f"{server.url}/predictions/near-free", content=jpeg())
+        assert reply.status_code == 200
+        assert State.WRONG not in {one.state for one in check_server(server.url)}
+        if "--front" in options:
+            assert server.url == before
+            eventually(server.is_healthy)
+            change = {"canary": [], "shadow": [], "stop": []}
+            assert request_change(server.run, change)["ended"] == []
+    finally:
+        server.terminate()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,11 +16,9 @@ from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
 from offpath.serving.front.one_host import MAX_SICK
 from offpath.serving.prediction_log.reading import compare, open_store_at, read_records
-from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.session import start_server
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.eventually import eventually
-from tests.support.front import Reply, Seen, front, load
+from tests.support.front import Reply, Seen, front, load, log_variables
 from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
 from tests.support.obedient_model import (
@@ -33,6 +29,7 @@ from tests.support.obedient_model import (
     build_obedient,
     read_ready_pids,
 )
+from tests.support.scrape import read_metrics
 
 pytestmark = pytest.mark.server
 CLIENTS = 12
@@ -47,11 +44,10 @@ NO_MEMORY = 'raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate
 
 @dataclass(frozen=True)
 class Failing:
-    """A server with two workers, and the file that makes one of them fail."""
+    """The model `failing` with two workers, and the file that makes one of them fail."""
 
     server: TorchServe
     flag: Flag
-    log: Path
 
     def read_ready_pids(self) -> set[int]:
         """Returns the process ids of the workers; an empty set unless all are ready."""
@@ -60,46 +56,30 @@ class Failing:
 
     def count(self, name: str) -> float:
         """Reads a metric; 0 before it exists."""
-        text = httpx.get(f"{self.server.metrics_url}/metrics").text
-        return sum(map(float, re.findall(rf"^{name}\{{.*\}} (\S+)$", text, re.M)))
+        return sum(read_metrics(self.server, "failing")[name].values())
 
     def count_lines(self) -> int:
         """Counts the log's lines about a worker that ends."""
         return self.server.log_path.read_text().count(LINE)
 
 
-def build_failing(folder: Path, preset: str = "cpu") -> tuple[Path, Flag, Path]:
-    """Returns a model store, the file that makes a worker fail, and the folder of the log."""
-    flag, log = Flag(folder / "flag"), folder / "log"
-    log.mkdir()
-    handler = {"prediction_log": {"uri": f"file://{log}", "segment_max_age_s": 0.5}}
+def build_failing(store: Path, flag: Flag, preset: str = "cpu") -> Path:
+    """Builds `failing.mar`."""
     # A replayed graph does not run the model's Python code, which reads the flag.
-    handler["cuda_graphs"] = False
-    store = folder / "store"
-    build_obedient(store, flag, "failing", preset=preset, **handler)
-    return store, flag, log
+    handler = {"prediction_log": {"segment_max_age_s": 0.5}, "cuda_graphs": False}
+    return build_obedient(store, flag, "failing", preset=preset, **handler)
 
 
 @pytest.fixture(scope="module")
-def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Failing]:
-    with run_failing(tmp_path_factory.mktemp("failing")) as failing:
-        yield failing
-
-
-@contextlib.contextmanager
-def run_failing(folder: Path, preset: str = "cpu") -> Iterator[Failing]:
-    """Runs the server with an archive of this preset."""
-    store, flag, log = build_failing(folder, preset)
-    settings = ServerSettings(
-        model_store=store,
-        models=("failing.mar",),
-        inference_port=0,
-        management_port=0,
-        metrics_port=0,
-        log_dir=folder / "logs",
-    )
-    with start_server(settings) as server:
-        yield Failing(server, flag, log)
+def failing(server: TorchServe, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Failing]:
+    """Registers the model with the shared server, for its GPU if there is one."""
+    flag = Flag(tmp_path_factory.mktemp("failing") / "flag")
+    preset = "t4" if torch.cuda.is_available() else "cpu"
+    archive = build_failing(server.settings.model_store, flag, preset)
+    with server.management() as management:
+        management.register(archive.name, initial_workers=WORKERS)
+        yield Failing(server, flag)
+        management.unregister("failing")
 
 
 def load_around(failing: Failing, fail: Callable[[], None], is_replaced: bool = True) -> Seen:
@@ -148,7 +128,8 @@ def test_a_sick_worker_is_replaced_and_costs_few_answers(failing: Failing) -> No
 def check_log(failing: Failing, replies: list[Reply]) -> None:
     """Checks that each of our answers has one record."""
     asked = {reply.request_id for reply in replies}
-    store = open_store_at(f"file://{failing.log}")
+    spool = Path(failing.server.settings.env["OFFPATH_SPOOL_DIR"])
+    store = open_store_at(spool.with_name("log").as_uri())
 
     def missing_and_double() -> tuple[int, int]:
         found = Counter(one["event_id"] for one in read_records(store))
@@ -173,26 +154,27 @@ def test_a_batch_out_of_memory_is_asked_again_and_its_worker_stays(failing: Fail
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_real_failures_of_a_gpu(tmp_path: Path) -> None:
+def test_real_failures_of_a_gpu(failing: Failing) -> None:
     """A kernel's assertion ends its worker; memory that the device does not have fails a batch."""
-    with run_failing(tmp_path, "t4") as failing:
-        no_memory = "torch.empty(1 << 46, device=images.device)"
-        seen = load_around(failing, lambda: failing.flag.order(no_memory), is_replaced=False)
-        assert set(seen.statuses) == {200, 503} and seen.statuses[503] <= BATCH
-        index = "torch.full((1,), 9, device=images.device)"
-        assertion = f"torch.zeros(4, device=images.device)[{index}].cpu()"
-        seen = load_around(failing, lambda: failing.flag.order(assertion, FOR_EVER))
-        assert set(seen.statuses) <= {200, 503, 500}
-        assert 0 < seen.statuses[503] <= BATCH and seen.statuses[500] <= BATCH
-        assert failing.count_lines() == 1
-        check_log(failing, [reply for reply in seen.replies if reply.status in (200, 503)])
+    lines = failing.count_lines()
+    no_memory = "torch.empty(1 << 46, device=images.device)"
+    seen = load_around(failing, lambda: failing.flag.order(no_memory), is_replaced=False)
+    assert set(seen.statuses) == {200, 503} and seen.statuses[503] <= BATCH
+    index = "torch.full((1,), 9, device=images.device)"
+    assertion = f"torch.zeros(4, device=images.device)[{index}].cpu()"
+    seen = load_around(failing, lambda: failing.flag.order(assertion, FOR_EVER))
+    assert set(seen.statuses) <= {200, 503, 500}
+    assert 0 < seen.statuses[503] <= BATCH and seen.statuses[500] <= BATCH
+    assert failing.count_lines() == lines + 1
+    check_log(failing, [reply for reply in seen.replies if reply.status in (200, 503)])
 
 
 @pytest.mark.slow
 def test_a_door_whose_workers_are_sick_again_and_again_is_unhealthy(tmp_path: Path) -> None:
-    store, flag, _ = build_failing(tmp_path)
-    spool = {"OFFPATH_SPOOL_DIR": str(tmp_path / "spool")}
-    with front(store, tmp_path / "logs", "failing", **spool) as door:
+    (store := tmp_path / "store").mkdir()
+    flag = Flag(tmp_path / "flag")
+    build_failing(store, flag)
+    with front(store, tmp_path / "logs", "failing", **log_variables(tmp_path)) as door:
         for number in range(1, MAX_SICK + 1):
             assert door.is_healthy()
             workers = set(door.python_workers())

@@ -16,17 +16,15 @@ from pathlib import Path
 class Answers:
     """The server's answer to every request, and the requests so far (path, headers, body).
 
+    GET /ping gets 200 and is not among them, unless `respond` is there.
+
     Attributes:
         status: 0 closes the connection without an answer, -1 leaves it open without one.
-        ping: the status of GET /ping; None treats it like every other request.
-        statuses: further statuses, by the path.
-        respond: computes status and body from path and body, instead of all of the above.
+        respond: computes status and body from path and body.
         endless: the bytes of the reply, those that follow for ever, and the seconds between them.
     """
 
     status: int = 200
-    ping: int | None = 200
-    statuses: dict[str, int] = field(default_factory=dict)
     body: bytes = b'{"cat": 0.75, "dog": 0.25}'
     headers: dict[str, str] = field(default_factory=dict)
     respond: Callable[[str, bytes], tuple[int, bytes]] | None = None
@@ -62,7 +60,7 @@ def answering_server(
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             headers = {key.lower(): value for key, value in self.headers.items()}
             answers.requests.append((self.path, headers, body))
-            status, reply = answers.statuses.get(self.path, answers.status), answers.body
+            status, reply = answers.status, answers.body
             if answers.respond is not None:
                 status, reply = answers.respond(self.path, body)
             if status < 0:
@@ -87,9 +85,9 @@ def answering_server(
         do_PUT = do_DELETE = do_POST
 
         def do_GET(self) -> None:
-            if self.path != "/ping" or answers.ping is None or answers.respond is not None:
+            if self.path != "/ping" or answers.respond is not None:
                 return self.do_POST()
-            self.send_response(answers.ping)
+            self.send_response(200)
             self.send_header("content-length", "0")
             self.end_headers()
 

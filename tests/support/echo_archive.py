@@ -1,4 +1,4 @@
-"""A small archive with an echo handler: a server with it starts in seconds."""
+"""Archives with an echo handler, with which a server starts in seconds, and with other handlers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -69,6 +70,29 @@ def write_archive(
         if config is not None:
             archive.writestr("model-config.yaml", yaml.safe_dump(config))
     return path
+
+
+def make_stock(
+    folder: Path,
+    model_file: Path,
+    weights_file: Path,
+    handler: str = "image_classifier",
+    labels: dict[str, Any] | None = None,
+    config: dict[str, Any] | None = None,
+    extra: str | None = None,
+    version: str = "1.0",
+) -> Path:
+    """Writes `<folder>/stock.mar` as torch-model-archiver does, by default with a stock handler."""
+    folder.mkdir(exist_ok=True)
+    files = {path.name: path.read_bytes() for path in (model_file, weights_file)}
+    if (script := Path(handler)).is_file():
+        files[script.name] = script.read_bytes()
+    if labels is not None:
+        files["index_to_name.json"] = json.dumps(labels).encode()
+    if extra is not None:
+        files[extra] = b"anything"
+    parts = {"modelFile": model_file.name, "serializedFile": weights_file.name}
+    return write_archive(folder, "stock", files, script.name, config, modelVersion=version, **parts)
 
 
 def make_settings(*archives: Path, **changes: object) -> ServerSettings:

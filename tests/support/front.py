@@ -1,4 +1,4 @@
-"""`offpath serve --front` as a user runs it, with its signals, reloads and load."""
+"""`offpath serve` as a user runs it, with its signals, reloads and load, and kills under it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from select import select
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -37,73 +36,110 @@ from offpath.serving.process.ports import resolve_ports
 from offpath.serving.process.processes import find_workers, is_running
 from tests.support.answering_server import Answers, answering_server
 from tests.support.eventually import MAX_S, eventually
+from tests.support.images import jpeg
 
 
-class FrontProcess:
-    """A running front door.
+class ServeProcess:
+    """A running `offpath serve`.
 
     Attributes:
+        ready: its READY event, with every address that it has printed.
         url: base URL of predictions.
-        addresses: every address that it has printed, by kind.
-        log_dir: folder of its logs.
-        run: its folder of links.
-        bodies: its folder of request bodies.
-        ledger: ids of requests that got 200, each written when its answer came.
+        run: its folder of sockets and links.
     """
 
-    def __init__(self, store: Path, log_dir: Path, *options: str, **env: str) -> None:
-        command = [sys.executable, "-m", "offpath", "serve", "--front", "--json"]
-        command += ["--model-store", str(store), "--log-dir", str(log_dir)]
-        self._command = [*command, "--port", "0", "--metrics-port", "0", *options]
-        self._env = {**os.environ, **env}
-        self.log_dir = log_dir
-        self._errors = log_dir.with_suffix(".err")
-        self.ledger: list[str] = []
-        with open(self._errors, "wb") as errors:
+    def __init__(
+        self, errors: Path, *options: object, prefix: Sequence[str] = (), **env: str
+    ) -> None:
+        command = [*prefix, sys.executable, "-m", "offpath", "serve", "--json", "--port", "0"]
+        command += ["--metrics-port", "0", *map(str, options)]
+        self._errors, env = errors, {**os.environ, **env}
+        with open(errors, "wb") as stderr:
             self.process = subprocess.Popen(
-                self._command,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=self._env,
-                text=True,
+                command, stdout=subprocess.PIPE, stderr=stderr, env=env, text=True
             )
+        self.read_ready()
+
+    def read_ready(self) -> None:
+        """Waits for the next READY event."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.errors()
-        ready = json.loads(line)
-        self.addresses = {kind: ready[kind] for kind in ("inference", "management", "metrics")}
-        self.url: str = ready["inference"]
-        self.metrics_url: str = ready["metrics"]
-        self.run = Path(ready["management"].removeprefix("unix:")).parent
-        config = (self.run / "nginx.conf").read_text()
-        self.config = config
-        self.bodies = Path(re.findall(r"client_body_temp_path (\S+);", config)[0])
+        self.ready: dict[str, Any] = json.loads(line)
+        self.url: str = self.ready["inference"]
+        self.metrics_url: str = self.ready["metrics"]
+        self.run = Path(self.ready["management"].removeprefix("unix:")).parent
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Returns every address that it has printed, by kind."""
+        return {kind: self.ready[kind] for kind in ("inference", "management", "metrics")}
 
     def errors(self) -> str:
         """Returns the text printed on standard error."""
         return self._errors.read_text(errors="replace")
 
+    def is_healthy(self) -> bool:
+        """Returns the result of the health check that a load balancer would make."""
+        try:
+            ping = httpx.get(f"{self.url}/ping", trust_env=False, verify=False)
+        except httpx.HTTPError:
+            return False
+        return ping.status_code == 200
+
+    def terminate(self, timeout_s: float = MAX_S) -> int:
+        """Sends SIGTERM, waits for the end and returns the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """Ends it without waiting for requests in flight."""
+        self.process.kill()
+        self.process.wait()
+
+
+class FrontProcess(ServeProcess):
+    """A running front door.
+
+    Attributes:
+        log_dir: folder of its logs.
+        bodies: its folder of request bodies.
+        ledger: ids of requests that got 200, each written when its answer came.
+    """
+
+    def __init__(self, store: Path, log_dir: Path, *options: object, **env: Any) -> None:
+        self.log_dir, self.ledger = log_dir, list[str]()
+        options = ("--front", "--log-dir", log_dir, "--model-store", store, *options)
+        super().__init__(log_dir.with_suffix(".err"), *options, **env)
+        config = (self.run / "nginx.conf").read_text()
+        self.bodies = Path(re.findall(r"client_body_temp_path (\S+);", config)[0])
+
     def children(self, name: str) -> list[int]:
-        """Returns its processes with a name such as `java` or `nginx`."""
-        found = []
-        for child in list_children(self.process.pid):
-            with suppress(psutil.NoSuchProcess):
-                if child.name() == name:
-                    found.append(child.pid)
-        return found
+        """Returns its processes of a program or script, such as `java` or `nginx`."""
+        return [child.pid for child in list_children(self.process.pid, name)]
 
     def nginx_workers(self) -> list[int]:
         """Returns nginx's workers."""
         masters = self.children("nginx")
         return [child.pid for master in masters for child in list_children(master)]
 
+    def supervisors(self) -> list[int]:
+        """Returns the supervisor of every Granian, which is the parent of its workers."""
+        return self.children("supervisor.py")
+
     def servers(self) -> list[int]:
-        """Returns the first process of every server behind the door, here Java."""
-        return self.children("java")
+        """Returns the first process of every server behind the door: Java or a supervisor."""
+        return [*self.children("java"), *self.supervisors()]
 
     def python_workers(self) -> list[int]:
-        """Returns the Python workers of every TorchServe."""
-        return [pid for java in self.servers() for pid in find_workers(java)]
+        """Returns the Python workers of every server."""
+        of_java = [pid for java in self.children("java") for pid in find_workers(java)]
+        return of_java + [child.pid for one in self.supervisors() for child in list_children(one)]
+
+    def processes(self) -> set[int]:
+        """Returns the servers, their workers, nginx and its workers."""
+        nginx = [*self.children("nginx"), *self.nginx_workers()]
+        return {*self.servers(), *self.python_workers(), *nginx}
 
     def reload(self, *options: str) -> subprocess.CompletedProcess[str]:
         """Runs `offpath reload`."""
@@ -120,18 +156,11 @@ class FrontProcess:
             text=True,
         )
 
-    def is_healthy(self) -> bool:
-        """Returns the result of the health check that a load balancer would make."""
-        try:
-            ping = httpx.get(f"{self.url}/ping", trust_env=False, verify=False)
-        except httpx.HTTPError:
-            return False
-        return ping.status_code == 200
-
-    def terminate(self, timeout_s: float = MAX_S) -> int:
-        """Sends SIGTERM, waits for the end and returns the exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout_s)
+    def check_no_reload(self) -> None:
+        """Checks that `offpath reload` finds that the door has ended."""
+        done = self.reload()
+        assert done.returncode == 1 and not done.stdout
+        assert "no `offpath serve --front` runs" in done.stderr
 
     def load(
         self, path: str, bodies: list[bytes], clients: int = 8, pause_s: float = 0.0
@@ -149,26 +178,32 @@ class FrontProcess:
 
     def stop(self) -> None:
         """Ends the door without waiting for requests in flight."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+        self.kill()
         eventually(lambda: not self.run.exists() and not self.bodies.exists())
 
 
 @contextmanager
 def door_before_answers(
-    folder: Path, room_bytes: int | None = None, **settings: Any
+    folder: Path,
+    room_bytes: int | None = None,
+    upstreams: Mapping[str, Any] = {},
+    version: tuple[int, ...] | None = None,
+    **settings: Any,
 ) -> Iterator[tuple[RealDoor, Answers]]:
     """Runs a real door, in this process, before a server with set answers instead of TorchServe.
 
     Args:
         folder: folder of its logs.
         room_bytes: memory for bodies, by default what there is.
+        upstreams: of `Upstreams`.
+        version: nginx's, if it is to be taken for another one.
         settings: of `DoorSettings`.
     """
     port, metrics = resolve_ports("127.0.0.1", [0, 0])
     made = DoorSettings(port=port, metrics_port=metrics, **settings)
-    door = RealDoor(made, Upstreams(False, 32 << 20, 240, 50), find_nginx(), folder)
+    nginx = find_nginx()
+    nginx = replace(nginx, version=version or nginx.version)
+    door = RealDoor(made, replace(Upstreams(False, 32 << 20, 240, 50), **upstreams), nginx, folder)
     if room_bytes is not None:
         door.place = replace(door.place, room_bytes=room_bytes)
     with answering_server(path=door.place.run / "inference.sock") as answers:
@@ -180,19 +215,21 @@ def door_before_answers(
             door.stop()
 
 
-def list_children(pid: int) -> list[psutil.Process]:
-    """Returns the children of a process, which may end at any moment."""
+def list_children(pid: int, name: str = "") -> list[psutil.Process]:
+    """Returns the children of a process, or those of a program or script; any may have ended."""
+    found = []
     with suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).children()
-    return []
-
-
-Door = TypeVar("Door", bound=FrontProcess)
+        for child in psutil.Process(pid).children():
+            with suppress(psutil.NoSuchProcess):
+                files = (Path(part).name for part in child.cmdline())
+                if not name or name == child.name() or name in files:
+                    found.append(child)
+    return found
 
 
 @contextmanager
-def front(store: Path, log_dir: Path, *options: str, **env: str) -> Iterator[FrontProcess]:
-    """Runs a front door and stops it at the end."""
+def front(store: Path, log_dir: Path, *options: object, **env: str) -> Iterator[FrontProcess]:
+    """Runs a front door before TorchServe, or what the options say, and stops it at the end."""
     door = FrontProcess(store, log_dir, *options, **env)
     try:
         yield door
@@ -200,10 +237,19 @@ def front(store: Path, log_dir: Path, *options: str, **env: str) -> Iterator[Fro
         door.stop()
 
 
+def granian(store: Path, log_dir: Path, *options: object, **env: str) -> Front:
+    """Runs a front door before Granian."""
+    return front(store, log_dir, "--server", "granian", *options, **env)
+
+
+Front = AbstractContextManager[FrontProcess]
+RunFront = Callable[..., Front]
+# By the server behind the front door.
+FRONTS: dict[str, RunFront] = {"torchserve": front, "granian": granian}
+
+
 @contextmanager
-def logged(
-    run: Callable[..., AbstractContextManager[Door]], store: Path, folder: Path, *options: str
-) -> Iterator[Door]:
+def logged(run: RunFront, store: Path, folder: Path, *options: object) -> Iterator[FrontProcess]:
     """Runs a door; checks at its end, after a failed test too, that the log has its ledger."""
     with run(store, folder / "logs", *options, **log_variables(folder)) as door:
         try:
@@ -395,14 +441,8 @@ HOSTILE_USER_IDS = (b"\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\\ud800")
 
 def send_hostile_user_ids(url: str, body: bytes) -> None:
     """Sends each of them with an image to a model; all are answered."""
-    parts = urlsplit(url)
     for user_id in HOSTILE_USER_IDS:
-        with socket.create_connection((parts.hostname, parts.port)) as client:
-            head = (
-                f"POST {parts.path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
-            )
-            client.sendall(head.encode() + b"X-User-Id: " + user_id + b"\r\n\r\n" + body)
-            assert client.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+        assert httpx.post(url, content=body, headers={"X-User-Id": user_id}).status_code == 200
 
 
 def check_hostile_user_ids(folder: Path) -> None:
@@ -428,3 +468,54 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     eventually(is_shipped)
     store = open_store_at((folder / "log").as_uri())
     return list(read_records(store))
+
+
+PATH = "/predictions/near-free"
+# Both roads.
+BODIES = [jpeg(size=(500, 333)), jpeg(size=(2048, 1365))]
+# Between a client's requests while a server starts, which shares two cores with the load.
+PAUSE_S = 0.05
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def kill_worker(door: FrontProcess) -> None:
+    kill(door.python_workers()[0])
+
+
+def kill_server(door: FrontProcess) -> None:
+    kill(door.servers()[0])
+
+
+def kill_nginx_worker(door: FrontProcess) -> None:
+    kill(door.nginx_workers()[0])
+
+
+def kill_nginx(door: FrontProcess) -> None:
+    kill(door.children("nginx")[0])
+
+
+# The server comes last.
+KILLS = [kill_worker, kill_nginx_worker, kill_nginx, kill_server]
+
+
+def answer_some(seen: Seen, more: int = 20) -> None:
+    """Waits until this many further requests have been answered."""
+    before = len(seen.answered)
+    eventually(lambda: len(seen.answered) >= before + more)
+
+
+def run_kill_round(door: FrontProcess, kill_one: Callable[[FrontProcess], None]) -> Seen:
+    """Kills a process under load, and waits until all is well again."""
+    with door.load(PATH, BODIES) as seen:
+        answer_some(seen)
+        before = door.processes()
+        kill_one(door)
+        seen.pause_s = PAUSE_S
+        eventually(lambda: before - door.processes())
+        eventually(lambda: door.is_healthy() and len(door.processes()) == len(before))
+        answer_some(seen)
+    eventually(lambda: not list(door.bodies.iterdir()))
+    return seen

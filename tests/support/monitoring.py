@@ -17,7 +17,6 @@ from offpath.serving.process.ports import resolve_ports
 from tests.support.eventually import eventually
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-DASHBOARD = DEPLOY / "grafana" / "offpath.json"
 
 
 class Prometheus:
@@ -62,17 +61,3 @@ def run_prometheus(folder: Path, metrics_url: str, hold: str = "") -> Iterator[P
     log = folder / "prometheus.log"
     with start_process("prometheus", command, log, is_ok(f"{url}/-/ready")):
         yield Prometheus(url)
-
-
-def list_queries(window: str) -> list[tuple[str, str, str]]:
-    """Lists panel, legend and query of the dashboard's targets, with its variables filled in."""
-    panels = json.loads(DASHBOARD.read_text())["panels"]
-    return [
-        (
-            panel["title"],
-            target["legendFormat"],
-            target["expr"].replace("$__rate_interval", window).replace("$model", ".*"),
-        )
-        for panel in panels
-        for target in panel["targets"]
-    ]

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offpath.archive.build import ArchiveSpec, build_archive
-from offpath.archive.model_config import load_preset, make_model_config
-from offpath.archive.sources.model_source import load_model_source
 from offpath.serving.server.management import ManagementClient
+from tests.conftest import build
 from tests.support.eventually import eventually
 
 BATCH, WORKERS = 4, 2
@@ -120,15 +118,10 @@ def build_obedient(
     """Builds an archive of a model that obeys `flag`."""
     file = flag.path.with_name("net.py")
     file.write_text(f"FLAG = {str(flag.path)!r}\n{MODEL}")
-    source = load_model_source(f"{file}:Net", "random")
     limits = {"batchSize": BATCH, "minWorkers": workers, "maxWorkers": workers}
-    config = make_model_config(
-        load_preset(preset),
-        {**limits, "responseTimeout": timeout_s},
-        {**source.handler, "metrics_interval_s": 0.2, **handler},
-    )
-    spec = ArchiveSpec(name, version, source, None, "none", config)
-    return build_archive(spec, store, force=True).path
+    limits["responseTimeout"] = timeout_s
+    options = {"weights": "random", "preset": preset, "limits": limits, **handler}
+    return build(store, f"{file}:Net", name, version, **options)
 
 
 def read_ready_pids(management_url: str, model: str) -> set[int]:

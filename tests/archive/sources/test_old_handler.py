@@ -21,10 +21,10 @@ from offpath.archive.sources.stock_archive import unpack
 from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
 from tests.archive.sources.test_stock_archive import convert
+from tests.support.echo_archive import make_stock
 from tests.support.guarantees import guarantee
 from tests.support.hostile_archives import pack
 from tests.support.photographs import PHOTOGRAPHS
-from tests.support.stock_archive import make_stock
 
 # TorchServe's example examples/image_classifier/mnist, with its model in fewer layers.
 MNIST = """

@@ -19,7 +19,7 @@ from offpath.cli import run
 from offpath.errors import ExpectedError
 from offpath.serving.check import trial
 from tests.archive.conftest import try_handlers_alone
-from tests.support.stock_archive import make_stock
+from tests.support.echo_archive import make_stock
 
 LABELS = {"0": ["n01", "crane"], "1": ["n02", "crane"], "2": ["n03", "heron"]}
 

@@ -11,8 +11,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -24,27 +22,12 @@ from offpath.serving.front.reload_requests import SOCKET
 from offpath.serving.server.management import ManagementClient
 from offpath.serving.servers_here import find_doors
 from tests.support.answering_server import answering_server
-from tests.support.front import check_addresses
+from tests.support.front import ServeProcess, check_addresses
 
 pytestmark = pytest.mark.server
 # Hides the temporary folder from other processes, as systemd's PrivateTmp does.
 PRIVATE = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"']
 NOTHING: dict[str, list[str]] = {"canary": [], "shadow": [], "ended": [], "suspended": []}
-
-
-@contextmanager
-def serving(store: Path, *options: str, hide: str) -> Iterator[dict[str, Any]]:
-    """Runs `offpath serve` with its temporary folder in `hide`; yields what it printed."""
-    command = [*PRIVATE, hide, "env", f"TMPDIR={hide}", sys.executable, "-m", "offpath", "serve"]
-    command += ["--json", "--port", "0", "--metrics-port", "0", "--model-store", str(store)]
-    command += options
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield json.loads(process.stdout.readline())
-        finally:
-            process.terminate()
-            process.wait(60)
 
 
 def show_canaries(url: str) -> dict[str, Any]:
@@ -63,14 +46,27 @@ def test_a_server_with_a_private_temporary_folder_is_checked(
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
         pytest.skip("this user cannot make a mount namespace")
     hide = tempfile.mkdtemp(prefix="p")
-    options = ("near-free", "--server", server, "--front", "--log-dir", str(tmp_path / "logs"))
+    options = (
+        "--server",
+        server,
+        "--front",
+        "--log-dir",
+        tmp_path / "logs",
+        "--model-store",
+        model_store,
+        "near-free",
+    )
     try:
-        with serving(model_store, *options, hide=hide) as ready:
-            assert not Path(ready["management"].removeprefix("unix:")).exists()
-            addresses = [ready["inference"], ready["management"]]
+        prefix = [*PRIVATE, hide, "env", f"TMPDIR={hide}"]
+        serving = ServeProcess(tmp_path / "errors", *options, prefix=prefix)
+        try:
+            assert not serving.run.exists()
+            addresses = [serving.ready["inference"], serving.ready["management"]]
             check_addresses(addresses)
             for url in addresses:
                 assert show_canaries(url) == NOTHING
+        finally:
+            serving.terminate()
     finally:
         shutil.rmtree(hide)
 

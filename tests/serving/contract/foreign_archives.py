@@ -7,8 +7,7 @@ from pathlib import Path
 
 import torch
 
-from tests.support.echo_archive import write_archive
-from tests.support.stock_archive import make_stock
+from tests.support.echo_archive import make_stock, write_archive
 
 # Answers what it was given, or does what the first request of a batch says.
 ECHO = """

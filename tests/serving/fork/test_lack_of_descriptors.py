@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from offpath.serving.fork.children import Children
-from offpath.serving.fork.fork_request import LENGTH, STREAMS, ForkRequest, receive_request
+from offpath.serving.fork.fork_request import STREAMS, ForkRequest, receive_request
 from offpath.serving.fork.fork_server import ForkServer
 from tests.support.descriptors import no_new_descriptors
 from tests.support.guarantees import guarantee
@@ -51,16 +51,6 @@ def test_a_request_without_all_of_its_streams_is_refused(
     with no_new_descriptors(os.getpid(), least=places[-1]), pytest.raises(OSError) as raised:
         receive_request(ours)
     assert raised.value.errno == errno.EMFILE and list_numbers() == before
-
-
-@pytest.mark.parametrize("body", [b"[]", b'{"argv": []}', b"[" * 100_000])
-def test_a_message_that_is_no_request_ends_nothing(
-    pair: tuple[socket.socket, socket.socket], body: bytes
-) -> None:
-    ours, theirs = pair
-    theirs.sendall(LENGTH.pack(len(body)) + body)
-    with pytest.raises(ConnectionError, match="not a launcher's request"):
-        receive_request(ours)
 
 
 def test_a_launcher_whose_worker_cannot_be_forked_is_let_go(

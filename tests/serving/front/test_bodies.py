@@ -12,7 +12,6 @@ import pytest
 from offpath.errors import ExpectedError
 from offpath.serving.front import bodies
 from offpath.serving.front.bodies import SHM, is_tmpfs, make_folder, remove_orphans
-from offpath.serving.front.upstreams import count_connections
 from offpath.serving.process.tmp_folders import remove_dead_folders
 from tests.support.front import door_before_answers
 from tests.support.guarantees import guarantee
@@ -118,18 +117,3 @@ def test_bodies_that_no_process_has_open_are_removed(tmp_path: Path) -> None:
         assert sorted(remove_orphans(tmp_path, [os.getpid()])) == ["1", "3"]
     assert [p.name for p in tmp_path.iterdir()] == ["2"]
     assert remove_orphans(tmp_path, [2**22 + 1]) == ["2"]
-
-
-def test_connections_to_a_socket_are_counted(tmp_path: Path) -> None:
-    import socket
-
-    path = tmp_path / "s.sock"
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
-        assert count_connections(path) == 0
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(path))
-            accepted, _ = listener.accept()
-            assert count_connections(path) == 1
-            accepted.close()

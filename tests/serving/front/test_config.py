@@ -15,10 +15,9 @@ import pytest
 from offpath.errors import ExpectedError
 from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.front import nginx as nginx_module
-from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
-from offpath.serving.front.nginx import OLDEST, Nginx, NginxBinary, find_nginx, read_version
-from offpath.serving.front.nginx_config import ERRORS, DoorPlace, write_config
+from offpath.serving.front.nginx import OLDEST, NginxBinary, find_nginx, read_version
+from offpath.serving.front.nginx_config import DoorPlace, write_config
 from offpath.serving.front.splits import Split
 from offpath.serving.front.upstreams import Upstreams
 from offpath.serving.process.ports import resolve_ports
@@ -96,13 +95,6 @@ def test_only_this_user_can_read_the_configuration(place: DoorPlace) -> None:
         assert (place.run / name).stat().st_mode & 0o077 == 0
 
 
-def test_every_error_is_json_like_the_handlers(place: DoorPlace) -> None:
-    text = make(place, DoorSettings())
-    bodies = [json.loads(b) for b in re.findall(r"return \d{3} '(\{\"code.*?\})'", text)]
-    assert {body["code"] for body in bodies} == set(ERRORS)
-    assert all(set(body) == {"code", "type", "message"} for body in bodies)
-
-
 TOKEN = "s3cret-of-alice00"
 
 
@@ -114,31 +106,23 @@ def closed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def closed_door(closed_folder: Path) -> Iterator[str]:
     """The URL of a door with a token, before the workers of a Granian that do not listen."""
-    folder = closed_folder
-    place = DoorPlace(folder, folder / "bodies", 1 << 40, folder, "0123456789abcdef")
-    place.bodies.mkdir()
-    port, also = resolve_ports("127.0.0.1", [0, 0])
-    settings = DoorSettings(
-        port=port,
-        also_port=(also,),
-        tokens=folder / "t",
-        verbose=True,
-        canary=(Split("split", "2.0", "100"),),
-    )
     served = [("m", "1.0"), ("split", "1.0"), ("split", "2.0"), ("$odd", "1.0")]
     routes = tuple(
         ServedModel(name, version, "", ServingSettings(max_workers=1), slot, version == "1.0")
         for slot, (name, version) in enumerate(served)
     )
-    path = write_config(place, settings, replace(UPSTREAMS, routes=routes), [TOKEN])
-    WHEEL.check(path, place.log / "front.log")
-    nginx = Nginx(WHEEL, path, place.log / "front.log", ())
-    try:
-        eventually(lambda: connect(settings.port)).close()
+    (closed_folder / "t").write_text(TOKEN)
+    (also,) = resolve_ports("127.0.0.1", [0])
+    split = Split("split", "2.0", "100")
+    options = {"tokens": closed_folder / "t", "verbose": True, "canary": (split,)}
+    upstreams = {"hand_over": True, "routes": routes}
+    with door_before_answers(closed_folder, None, upstreams, also_port=(also,), **options) as (
+        door,
+        _,
+    ):
+        door.set_ready(False)
         # Both are one door, so the tests only ask the further one.
-        yield f"http://{settings.more_addresses[0]}"
-    finally:
-        nginx.stop()
+        yield f"http://{door.settings.more_addresses[0]}"
 
 
 @pytest.mark.parametrize(
@@ -268,14 +252,6 @@ def test_a_path_that_nginx_would_misread_is_refused(place: DoorPlace, log: str) 
         make(replace(place, log=place.log / log), DoorSettings())
 
 
-def test_certificate_without_key_is_refused(tmp_path: Path) -> None:
-    certificate, _ = write_certificate(tmp_path)
-    with pytest.raises(ExpectedError, match="must be given together"):
-        DoorSettings(tls_cert=certificate)
-    with pytest.raises(ExpectedError, match="no file"):
-        DoorSettings(tls_cert=certificate, tls_key=tmp_path / "none")
-
-
 def test_tokens_are_read_without_comments(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(f"# ours\n{'a' * 16}  # alice\n\n{'B.~+/-' * 4}==\n")
@@ -356,20 +332,16 @@ def test_http_2_is_only_spoken_by_an_nginx_that_is_known_to_be_patched(
     tmp_path: Path, version: tuple[int, ...]
 ) -> None:
     certificate, key = write_certificate(tmp_path)
-    port, metrics = resolve_ports("127.0.0.1", [0, 0])
-    settings = DoorSettings(port=port, metrics_port=metrics, tls_cert=certificate, tls_key=key)
-    door = Door(settings, UPSTREAMS, replace(WHEEL, version=version), tmp_path)
     context = ssl.create_default_context(cafile=str(certificate))
     context.set_alpn_protocols(["h2", "http/1.1"])
-    try:
-        door.start()
-        with connect(port) as client, context.wrap_socket(
-            client, server_hostname="127.0.0.1"
-        ) as secure:
-            expected = "h2" if version == (1, 31, 9) else "http/1.1"
-            assert secure.selected_alpn_protocol() == expected
-    finally:
-        door.stop()
+    tls = {"tls_cert": certificate, "tls_key": key}
+    with (
+        door_before_answers(tmp_path, version=version, **tls) as (door, _),
+        connect(door.settings.port) as client,
+        context.wrap_socket(client, server_hostname="127.0.0.1") as secure,
+    ):
+        expected = "h2" if version == (1, 31, 9) else "http/1.1"
+        assert secure.selected_alpn_protocol() == expected
 
 
 def test_an_old_nginx_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,19 +7,17 @@ import ssl
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 
+from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings
-from offpath.serving.front.nginx import Nginx, find_nginx
-from offpath.serving.front.nginx_config import DoorPlace, write_config
-from offpath.serving.front.upstreams import Upstreams
-from offpath.serving.process.ports import resolve_ports
+from offpath.serving.front.nginx import Nginx
 from tests.support.certificates import write_certificate
 from tests.support.eventually import eventually
+from tests.support.front import door_before_answers
 from tests.support.guarantees import guarantee
 
 CONNECTIONS, FRAMES = 20, 2000
@@ -57,23 +55,19 @@ def reset_rapidly() -> Iterator[bytes]:
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DoorSettings, Nginx, Path]]:
-    """Runs nginx with TLS; returns its settings, nginx, and the folder of bodies."""
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    """Runs a door with TLS, whose nginx is taken for one that may speak HTTP/2."""
     folder = tmp_path_factory.mktemp("floods")
-    port, metrics_port = resolve_ports("127.0.0.1", [0, 0])
-    certificate, key = write_certificate(folder)
-    settings = DoorSettings(
-        port=port, metrics_port=metrics_port, tls_cert=certificate, tls_key=key, client_timeout_s=3
-    )
-    place = DoorPlace(folder, folder / "bodies", 1 << 30, folder, "0123456789abcdef")
-    place.bodies.mkdir()
-    config = write_config(place, settings, Upstreams(True, 32 << 20, 120, 1000), has_http2=True)
-    nginx = Nginx(find_nginx(), config, folder / "front.log", ())
-    try:
-        eventually(lambda: is_served(settings))
-        yield settings, nginx, place.bodies
-    finally:
-        nginx.stop()
+    tls = dict(zip(("tls_cert", "tls_key"), write_certificate(folder)))
+    options = {
+        "upstreams": {"hand_over": True},
+        "version": (1, 31, 9),
+        "client_timeout_s": 3,
+        **tls,
+    }
+    with door_before_answers(folder, **options) as (running, _):  # type: ignore[arg-type]
+        eventually(lambda: is_served(running.settings))
+        yield running
 
 
 def is_served(settings: DoorSettings) -> bool:
@@ -102,7 +96,7 @@ def read_memory(nginx: Nginx) -> int:
 )
 @pytest.mark.parametrize("flood", [continue_for_ever, repeat_a_field, reset_rapidly])
 def test_a_flood_of_http_2_frames_takes_no_memory_and_no_answer(door, flood) -> None:
-    settings, nginx, _ = door
+    settings, nginx = door.settings, door.nginx
     before = read_memory(nginx)
     with ExitStack() as stack:
         for _ in range(CONNECTIONS):
@@ -118,7 +112,7 @@ def test_a_flood_of_http_2_frames_takes_no_memory_and_no_answer(door, flood) -> 
 
 @guarantee("Floods of HTTP/2 and of idle connections")
 def test_idle_connections_to_metrics_leave_answers_to_others(door) -> None:
-    settings, _, _ = door
+    settings = door.settings
     address = ("127.0.0.1", settings.metrics_port)
     with ExitStack() as stack:
         for _ in range(2500):
@@ -135,7 +129,7 @@ def test_idle_connections_to_metrics_leave_answers_to_others(door) -> None:
     "client_body_in_file_only on;",
 )
 def test_uploads_that_stop_one_byte_early_leave_no_body(door) -> None:
-    settings, _, bodies = door
+    settings, bodies = door.settings, door.place.bodies
     head = "POST /predictions/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500000\r\n\r\n"
     with ExitStack() as stack:
         for _ in range(120):

@@ -17,23 +17,20 @@ import pytest
 
 from offpath.serving.client import Client
 from tests.support.descriptors import no_new_descriptors
-from tests.support.door_rounds import (
+from tests.support.eventually import eventually
+from tests.support.front import (
     BODIES,
     KILLS,
     PATH,
     PAUSE_S,
+    FrontProcess,
     answer_some,
-    check_no_reload,
+    check_hostile_user_ids,
     kill,
     kill_nginx,
     kill_server,
     kill_worker,
     run_kill_round,
-)
-from tests.support.eventually import eventually
-from tests.support.front import (
-    FrontProcess,
-    check_hostile_user_ids,
     send_hostile_user_ids,
 )
 from tests.support.guarantees import guarantee
@@ -179,7 +176,7 @@ def test_sigterm_answers_what_was_accepted_and_the_log_has_it_once(door: FrontPr
         assert not seen.refused and door.process.wait(60) == 0
     seen.check_end()
     assert not door.bodies.exists() and not door.run.exists()
-    check_no_reload(door)
+    door.check_no_reload()
     door.check_log(folder)
     check_hostile_user_ids(folder)
     for private in (door.log_dir, *(folder / "log").glob("dt=*/*/*")):

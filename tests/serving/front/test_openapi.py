@@ -15,7 +15,7 @@ import openapi_spec_validator
 import pytest
 
 from offpath.serving.front.openapi import render_openapi
-from tests.support.granian import FRONTS
+from tests.support.front import FRONTS
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT: dict[str, Any] = json.loads(render_openapi())

@@ -64,6 +64,12 @@ def test_copies_to_a_shadow_are_no_replies(tmp_path: Path) -> None:
 
 
 @guarantee(
+    "More requests than the queue holds",
+    "serving/conf/nginx.conf",
+    "        {{ status }} {{ seconds }};",
+    "",
+)
+@guarantee(
     "A canary that only fails",
     "serving/conf/nginx.conf",
     "{{ full.status }}1 {{ full.type }};",
@@ -94,7 +100,8 @@ def test_the_door_counts_every_reply_although_the_log_is_replaced(
         server.status = 503  # of the version, then of a worker whose queue is full
         post()
         server.headers[FULL_HEADER] = "1"
-        assert FULL_HEADER not in client.post(f"{door.url}/predictions/m", content=b"x").headers
+        full = client.post(f"{door.url}/predictions/m", content=b"x").headers
+        assert FULL_HEADER not in full and full["Retry-After"] == "1"
         kinds = ("500", ""), ("503", ""), ("503", "ServiceUnavailable")
         eventually(lambda: count() == expected | dict.fromkeys(kinds, 1))
 

@@ -16,18 +16,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
-from offpath.archive.build import ArchiveSpec, build_archive
-from offpath.archive.handler_file import load_custom_handler
-from offpath.archive.model_config import load_preset, make_model_config
-from offpath.archive.sources.model_source import load_model_source
 from offpath.errors import WrongOption
 from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.nginx_config import COPIES, count_bodies, write_config
-from offpath.serving.front.splits import Split, check_splits, parse_split
+from offpath.serving.front.splits import Split
 from offpath.serving.front.upstreams import Upstreams
 from offpath.serving.prediction_log.reading import compare, name_reply
 from offpath.serving.server.management import ManagementClient
@@ -35,6 +32,8 @@ from offpath.serving.server.served_model import ServedModel
 from tests.conftest import build
 from tests.support.eventually import eventually
 from tests.support.front import (
+    BODIES,
+    FRONTS,
     FrontProcess,
     Seen,
     is_alive,
@@ -42,9 +41,7 @@ from tests.support.front import (
     log_variables,
     read_counts,
 )
-from tests.support.granian import FRONTS, GranianProcess
 from tests.support.guarantees import guarantee
-from tests.support.images import jpeg
 
 # A handler that serves READY and fails each request.
 FAILING = """
@@ -57,39 +54,10 @@ class Failing(OffpathClassifier):
 """
 FIVE = Split("defects", "2.0", "5")
 TEN = replace(FIVE, share="10")
-BODIES = [jpeg(size=(500, 333)), jpeg(size=(2048, 1365))]
 # Number of labels in an answer, by the version that gives it.
 LABELS = {"1.0": 3, "2.0": 2}
 BOTH = {"1.0": 200, "2.0": 200}
 NOTHING: dict[str, list[str]] = {"canary": [], "shadow": [], "ended": [], "suspended": []}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("defects=2.0:0%", "defects=2.0:101%", "defects=2.0:abc", "defects=2.0:5"),
-        *("defects:5%", "=2.0:5%", "defects=2.0:-5%", "defects=2.0:0.001%"),
-        "defects=2.0;} return 200:5%",
-    ],
-)
-def test_text_that_is_no_split_is_refused(text: str) -> None:
-    with pytest.raises(WrongOption, match="share above 0 and at most 100"):
-        parse_split(text)
-
-
-def test_split_must_name_a_served_version_other_than_the_default() -> None:
-    models = [
-        ServedModel("defects", version, "", ServingSettings(), 0, version == "1.0")
-        for version in ("1.0", "2.0")
-    ]
-    check_splits([FIVE], models)
-    for wrong, said in (
-        (replace(FIVE, model="defcts"), "the models are defects 1.0, defects 2.0"),
-        (replace(FIVE, version="3.0"), "defects 3.0 is not served"),
-        (replace(FIVE, version="1.0"), "its archive comes first"),
-    ):
-        with pytest.raises(WrongOption, match=said):
-            check_splits([wrong], models)
 
 
 def test_a_model_has_one_canary_or_one_shadow() -> None:
@@ -247,11 +215,7 @@ def split(
         made = build(folder, "near-free", "defects", version, top_k=top_k)
         made.rename(folder / f"v{version}.mar")
     (folder / "failing.py").write_text(FAILING)
-    source = load_model_source("near-free", None)
-    config = make_model_config(load_preset("cpu"), {"batchSize": 4}, source.handler)
-    spec = ArchiveSpec("defects", "3.0", source, source.labels, "the labels", config)
-    handler = load_custom_handler(str(folder / "failing.py"))
-    made = build_archive(replace(spec, handler=handler), folder, force=True).path
+    made = build(folder, "near-free", "defects", "3.0", code=folder / "failing.py")
     made.rename(folder / "v3.0.mar")
     options = ("v1.0", "v2.0", "v3.0", "--canary", "defects=2.0:40%", "--canary-by", "x-user-id")
     run = FRONTS[request.param]
@@ -283,15 +247,6 @@ class TestDoor:
         # Without the header, the address decides.
         assert len({split.predict() for _ in range(10)}) == 1
         eventually(lambda: set(split.records()) >= set(split.answered))
-
-    def test_a_change_that_cannot_be_written_changes_nothing(self, split: SplitDoor) -> None:
-        obstacle = split.door.run / "nginx.conf.new"  # as if the disk were full
-        obstacle.mkdir()
-        for _ in range(2):
-            done = split.change("defects=2.0:1%")
-            assert done.returncode == 1 and "cannot be written" in done.stderr, done.stderr
-        obstacle.rmdir()
-        assert split.in_force() == {**NOTHING, "canary": ["defects=2.0:70%"]}
 
     def test_a_copy_finds_its_body_after_the_answer_and_the_body_goes_then(
         self, split: SplitDoor
@@ -370,9 +325,8 @@ def test_a_canary_that_only_fails_gets_nothing_until_the_next_command(split: Spl
 @contextmanager
 def without_workers(split: SplitDoor) -> Iterator[None]:
     """Keeps version 2.0 without a READY worker for a while."""
-    if isinstance(split.door, GranianProcess):
-        (supervisor,) = split.door.supervisors()
-        command = supervisor.cmdline()
+    if supervisors := split.door.supervisors():
+        command = psutil.Process(*supervisors).cmdline()
         run = Path(command[command.index("--run") + 1])
         unpacked = sorted(run.glob("model-*"), key=lambda path: int(path.name[6:]))[1]
         hidden = unpacked.rename(run / "hidden")
@@ -410,7 +364,7 @@ def test_a_canary_without_a_ready_worker_gets_nothing_until_it_has_one(split: Sp
 def test_requests_of_kserve_are_split_and_each_of_their_images_is_recorded(
     split: SplitDoor,
 ) -> None:
-    if not isinstance(split.door, GranianProcess):
+    if not split.door.supervisors():
         pytest.skip("before TorchServe the door has no paths of KServe")
     url, text = split.door.url, base64.b64encode(BODIES[0]).decode()
     image = {"name": "image", "shape": [2], "datatype": "BYTES", "data": 2 * [text]}

@@ -31,21 +31,6 @@ def test_invocations_leads_to_the_name_that_the_model_is_served_under(make_mar: 
     assert plan_upstreams(plan_server(settings), DoorSettings()).only_model is None
 
 
-@pytest.mark.parametrize(
-    "models",
-    [
-        pytest.param(("a=echo.mar", "b=echo.mar"), id="several"),
-        pytest.param(("a b;=echo.mar",), id="what nginx would read otherwise"),
-    ],
-)
-def test_invocations_of_no_single_model_is_refused(
-    make_mar: MakeMar, models: tuple[str, ...]
-) -> None:
-    settings = replace(make_settings(make_mar()), models=models)
-    with pytest.raises(ExpectedError, match="--invocations needs exactly one model"):
-        plan_upstreams(plan_server(settings), INVOCATIONS)
-
-
 def test_bodies_go_by_name_unless_models_can_be_registered(
     model_store: Path, tmp_path: Path
 ) -> None:

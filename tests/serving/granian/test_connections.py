@@ -13,7 +13,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
@@ -24,8 +23,8 @@ from offpath.serving.check.running import check_server
 from tests.serving.conftest import FEW_DESCRIPTORS, Direct
 from tests.support.attacks import connect, slow_upload
 from tests.support.descriptors import no_new_descriptors
-from tests.support.eventually import eventually
-from tests.support.front import check_addresses, is_alive, load
+from tests.support.eventually import MAX_S, eventually
+from tests.support.front import check_addresses, load
 from tests.support.guarantees import guarantee
 from tests.support.hostile_clients import FORMS, OF_TORCHSERVE
 from tests.support.images import jpeg
@@ -42,11 +41,11 @@ def open_connections(stack: ExitStack, url: str, count: int) -> None:
 
 
 def test_every_printed_address_leads_to_the_server(granian: Direct) -> None:
-    check_addresses(granian.said[kind] for kind in ("inference", "management", "metrics"))
+    check_addresses(granian.addresses.values())
 
 
 def test_idle_connections_to_metrics_take_no_descriptors_and_no_threads(granian: Direct) -> None:
-    serve = psutil.Process(granian.pid)
+    serve = psutil.Process(granian.process.pid)
     assert serve.rlimit(psutil.RLIMIT_NOFILE)[0] == FEW_DESCRIPTORS
     with ExitStack() as stack:
         open_connections(stack, granian.metrics_url, 2 * FEW_DESCRIPTORS)
@@ -145,13 +144,13 @@ def has_connection(worker: int, client: http.client.HTTPConnection) -> bool:
 def test_a_server_outlives_a_lack_of_descriptors(granian: Direct) -> None:
     killed, *others = granian.describe_workers()
     supervisor = psutil.Process(killed).ppid()
-    said, log = granian.log_dir.with_name("errors"), granian.log_dir / "granian.log"
+    log = granian.log_dir / "granian.log"
     waits = "waiting until files can be opened"
     with load(f"{granian.url}/predictions/near-free", [jpeg()], 4, 0.02) as seen:
         eventually(lambda: seen.statuses[200] > 50)
-        with no_new_descriptors(granian.pid, supervisor, *others):
+        with no_new_descriptors(granian.process.pid, supervisor, *others):
             os.kill(killed, signal.SIGKILL)
-            eventually(lambda: waits in said.read_text() and waits in log.read_text())
+            eventually(lambda: waits in granian.errors() and waits in log.read_text())
         eventually(lambda: {*granian.describe_workers()} - {killed, *others})
         count = seen.statuses[200]
         eventually(lambda: seen.statuses[200] > count + 50)
@@ -160,7 +159,7 @@ def test_a_server_outlives_a_lack_of_descriptors(granian: Direct) -> None:
     ).ppid()
     # The killed worker's connections are reset, and what comes meanwhile waits for the next one.
     assert not seen.refused and seen.broken.total() <= 4, seen
-    assert set(seen.statuses) == {200} and "Traceback" not in said.read_text()
+    assert set(seen.statuses) == {200} and "Traceback" not in granian.errors()
 
 
 @guarantee("Slow clients, half bodies, crowds")
@@ -247,7 +246,7 @@ def test_bodies_that_are_declared_and_never_sent_cost_nobody_an_answer(granian: 
     "    pass",
 )
 def test_a_worker_unpacks_what_a_cleaner_removed(granian: Direct) -> None:
-    model = Path(granian.said["management"].removeprefix("unix:")).with_name("model-0")
+    model = granian.run / "model-0"
     before = granian.describe_workers()
     files = [path for path in model.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     for path in files:
@@ -262,7 +261,7 @@ def test_a_worker_unpacks_what_a_cleaner_removed(granian: Direct) -> None:
 
 
 def test_while_no_worker_can_load_connections_are_refused(granian: Direct) -> None:
-    model = Path(granian.said["management"].removeprefix("unix:")).with_name("model-0")
+    model = granian.run / "model-0"
 
     def ask() -> int | str:
         """Returns the status of /ping, or the name of what happened instead."""
@@ -290,10 +289,10 @@ def test_while_no_worker_can_load_connections_are_refused(granian: Direct) -> No
 def test_sigterm_answers_what_is_in_flight(granian: Direct) -> None:
     url = f"{granian.url}/predictions/near-free"
     with slow_upload(url, jpeg()) as upload:
-        os.kill(granian.pid, signal.SIGTERM)
+        granian.process.terminate()
         eventually(lambda: is_refused(url))
     assert upload.result() == 200
-    eventually(lambda: not is_alive(granian.pid))
+    assert granian.process.wait(MAX_S) == 0
 
 
 def is_refused(url: str) -> bool:

@@ -18,7 +18,6 @@ import httpx
 import pytest
 from PIL import Image
 
-from offpath.cli import run
 from offpath.errors import WrongOption
 from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.check.running import check_server
@@ -27,16 +26,17 @@ from offpath.serving.server.management import open_http
 from offpath.serving.server.plan import MAX_WORKERS, plan_server
 from offpath.serving.server.served_model import ServedModel
 from tests.support.attacks import slow_upload
-from tests.support.door_rounds import check_no_reload, kill, processes
 from tests.support.echo_archive import MakeMar, make_settings
 from tests.support.eventually import MAX_S, eventually
 from tests.support.front import (
+    FrontProcess,
     check_hostile_user_ids,
+    granian,
     is_alive,
+    kill,
     logged,
     send_hostile_user_ids,
 )
-from tests.support.granian import GranianProcess, granian
 from tests.support.guarantees import guarantee
 from tests.support.hostile_archives import HOSTILE
 from tests.support.images import jpeg
@@ -64,11 +64,11 @@ PAUSE_S = 0.05
 
 
 @pytest.fixture
-def door(granian_door: GranianProcess) -> GranianProcess:
+def door(granian_door: FrontProcess) -> FrontProcess:
     return granian_door
 
 
-def read_metrics(door: GranianProcess, label: str = "") -> dict[str, float]:
+def read_metrics(door: FrontProcess, label: str = "") -> dict[str, float]:
     """Returns the sum of each metric over its labels, of the lines that contain `label`."""
     sums: dict[str, float] = {}
     lines = httpx.get(door.metrics_url, trust_env=False).text.splitlines()
@@ -85,7 +85,7 @@ def read_metrics(door: GranianProcess, label: str = "") -> dict[str, float]:
     ("                __import__('threading').Timer(1, self._log.append, " "[records]).start()"),
 )
 def test_a_killed_worker_costs_its_requests_at_most_and_is_replaced(
-    door: GranianProcess, flag: Flag
+    door: FrontProcess, flag: Flag
 ) -> None:
     before = read_metrics(door)["offpath_worker_starts_total"]
     path = "/predictions/tricky/1.0"
@@ -111,19 +111,19 @@ def test_a_killed_worker_costs_its_requests_at_most_and_is_replaced(
     assert "ended by SIGKILL" in door.errors()
 
 
-def kill_and_wait(door: GranianProcess, worker: int) -> None:
+def kill_and_wait(door: FrontProcess, worker: int) -> None:
     """Kills a worker, and waits until the next one is READY."""
     os.kill(worker, signal.SIGKILL)
     eventually(lambda: worker not in door.python_workers())
     eventually(lambda: not is_short(door))
 
 
-def list_workers(door: GranianProcess, model: str) -> set[int]:
+def list_workers(door: FrontProcess, model: str) -> set[int]:
     """Returns the READY workers of NAME/VERSION."""
     return {worker["pid"] for one in manage(door, f"models/{model}") for worker in one["workers"]}
 
 
-def is_short(door: GranianProcess) -> bool:
+def is_short(door: FrontProcess) -> bool:
     """Tells whether a worker is missing or not READY."""
     names = [one["modelName"] for one in manage(door, "models")["models"]]
     models = [one for name in names for one in manage(door, f"models/{name}/all")]
@@ -133,7 +133,7 @@ def is_short(door: GranianProcess) -> bool:
     return len(listed) < wanted or listed != set(door.python_workers())
 
 
-def manage(door: GranianProcess, path: str) -> Any:
+def manage(door: FrontProcess, path: str) -> Any:
     """Asks the management API."""
     with open_http(f"unix:{door.run}/management.sock") as http:
         return http.get(f"/{path}").json()
@@ -145,7 +145,7 @@ def manage(door: GranianProcess, path: str) -> Any:
     "if (-x $request_body_file) {",
     "if (-d $request_body_file) {",
 )
-def test_only_what_was_in_the_dying_batch_gets_500(door: GranianProcess, flag: Flag) -> None:
+def test_only_what_was_in_the_dying_batch_gets_500(door: FrontProcess, flag: Flag) -> None:
     """Retries repeat 503, and would end a second worker."""
     url = f"{door.url}/predictions/tricky/2.0"  # which has one worker
     flag.hold()
@@ -171,7 +171,7 @@ def test_only_what_was_in_the_dying_batch_gets_500(door: GranianProcess, flag: F
     "if sha256 is refused",
 )
 def test_an_image_that_ends_workers_is_refused_after_the_third_and_costs_others_little(
-    door: GranianProcess, flag: Flag
+    door: FrontProcess, flag: Flag
 ) -> None:
     path = "/predictions/tricky"
     url = door.url + path
@@ -217,7 +217,7 @@ def test_an_image_that_ends_workers_is_refused_after_the_third_and_costs_others_
     ],
 )
 def test_a_worker_that_hangs_or_has_a_broken_model_answers_503_and_is_replaced(
-    door: GranianProcess, flag: Flag, code: str, model: str, why: str
+    door: FrontProcess, flag: Flag, code: str, model: str, why: str
 ) -> None:
     sick = read_metrics(door).get("offpath_sick_workers_total", 0)
     path = f"/predictions/{model}"
@@ -247,7 +247,7 @@ def test_a_worker_that_hangs_or_has_a_broken_model_answers_503_and_is_replaced(
     "self.door.set_ready(not self._is_sick())",
 )
 @guarantee("Workers are stopped")
-def test_stopped_workers_are_not_ready_and_are_replaced(door: GranianProcess) -> None:
+def test_stopped_workers_are_not_ready_and_are_replaced(door: FrontProcess) -> None:
     def count_ends() -> float:
         return read_metrics(door, "because it took too long").get("offpath_worker_ends_total", 0)
 
@@ -266,7 +266,7 @@ def test_stopped_workers_are_not_ready_and_are_replaced(door: GranianProcess) ->
 
 @guarantee("Logs that fill the disk or forge lines")
 def test_a_model_that_fails_writes_a_line_a_second_into_a_log_with_a_bound(
-    door: GranianProcess, flag: Flag
+    door: FrontProcess, flag: Flag
 ) -> None:
     log = max(door.log_dir.glob("granian-*/granian.log"), key=lambda path: path.stat().st_mtime)
     assert "TensorRT" not in log.read_text()  # nor another line about packages that nobody needs
@@ -283,7 +283,7 @@ def test_a_model_that_fails_writes_a_line_a_second_into_a_log_with_a_bound(
     assert "it failed again" in log.read_text()
 
 
-def test_metrics_have_torchserves_names_and_count_what_was_answered(door: GranianProcess) -> None:
+def test_metrics_have_torchserves_names_and_count_what_was_answered(door: FrontProcess) -> None:
     before, requests = read_metrics(door, "near-free"), read_metrics(door)
     for _ in range(5):
         httpx.post(f"{door.url}/predictions/near-free", content=jpeg())
@@ -308,7 +308,7 @@ def test_metrics_have_torchserves_names_and_count_what_was_answered(door: Grania
 @pytest.fixture(scope="module")
 def changing(
     granian_store: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[GranianProcess]:
+) -> Iterator[FrontProcess]:
     """A door of its own, whose models and server change and which is killed."""
     folder = tmp_path_factory.mktemp("changing")
     for name in ("tricky", "tricky2"):
@@ -325,7 +325,7 @@ def changing(
 )
 @guarantee("Hostile archives and YAML")
 def test_a_reload_loses_nothing_and_one_that_cannot_load_changes_nothing(
-    changing: GranianProcess, tmp_path: Path, flag: Flag
+    changing: FrontProcess, tmp_path: Path, flag: Flag
 ) -> None:
     """The second is asked for while the first is under way; it and the third cannot succeed."""
     door, store, path = changing, changing.log_dir.parent, "/predictions/tricky"
@@ -360,7 +360,7 @@ def test_a_reload_loses_nothing_and_one_that_cannot_load_changes_nothing(
 
 @guarantee("A reload")
 def test_a_reload_replaces_granian_by_torchserve_and_loses_no_request(
-    changing: GranianProcess, tmp_path: Path, flag: Flag
+    changing: FrontProcess, tmp_path: Path, flag: Flag
 ) -> None:
     build_obedient(changing.log_dir.parent, flag)
     with changing.load("/predictions/tricky", [jpeg()], clients=4, pause_s=PAUSE_S) as seen:
@@ -376,7 +376,7 @@ def test_a_reload_replaces_granian_by_torchserve_and_loses_no_request(
     assert changing.children("java")
 
 
-def count_models(door: GranianProcess) -> int:
+def count_models(door: FrontProcess) -> int:
     """Counts the models whose workers /metrics counts."""
     page = httpx.get(door.metrics_url, trust_env=False).text
     return page.count("\noffpath_workers_ready{")
@@ -385,11 +385,11 @@ def count_models(door: GranianProcess) -> int:
 @guarantee("Processes that outlive their server")
 @guarantee("`offpath serve` is killed")
 def test_sigkill_of_the_command_leaves_no_process_no_folder_and_nobody_to_reload(
-    changing: GranianProcess,
+    changing: FrontProcess,
 ) -> None:
     with changing.load("/predictions/tricky", [jpeg()]) as seen:
         eventually(lambda: len(seen.answered) > 20)
-        pids = processes(changing)
+        pids = changing.processes()
         kill(changing.process.pid)
         changing.process.wait()
         eventually(lambda: not any(map(is_alive, pids)))
@@ -400,23 +400,11 @@ def test_sigkill_of_the_command_leaves_no_process_no_folder_and_nobody_to_reload
         for file in changing.log_dir.glob("*.json"):
             text = file.read_text()
             file.write_text(text.replace(str(changing.process.pid), str(stranger.pid)))
-        check_no_reload(changing)
+        changing.check_no_reload()
         assert stranger.poll() is None
     finally:
         stranger.kill()
         stranger.wait()
-
-
-def test_several_archives_without_a_door_are_refused_before_anything_starts(
-    granian_store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr("subprocess.Popen")
-    options = ["--server", "granian", "--no-front", "--port", "0", "--metrics-port", "0"]
-    with pytest.raises(SystemExit) as ended:
-        run(["serve", *options, f"{granian_store}/tricky.mar", f"{granian_store}/echo.mar"])
-    output, errors = capsys.readouterr()
-    assert ended.value.code == 2 and not output
-    assert errors.count("\n") == 1 and "2 archives on Granian need the front door" in errors
 
 
 def test_more_workers_than_one_message_can_describe_are_refused(make_mar: MakeMar) -> None:
@@ -460,7 +448,7 @@ def test_workers_take_gpus_as_torchserves_do(
     ("                __import__('threading').Timer(1, self._log.append, " "[records]).start()"),
 )
 def test_sigterm_answers_what_is_in_flight_and_every_answer_is_in_the_log_once(
-    door: GranianProcess,
+    door: FrontProcess,
 ) -> None:
     send_hostile_user_ids(f"{door.url}/predictions/tricky", jpeg())
     with door.load("/predictions/tricky", [jpeg()], clients=CLIENTS) as seen:

@@ -10,6 +10,7 @@ from offpath.serving.server.in_force import check_in_force
 from offpath.serving.server.plan import plan_server
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.session import check_ready, start_server
+from tests.support.echo_archive import make_settings
 from tests.support.guarantees import guarantee
 
 TIME = "2026-11-21T03:59:26,104"
@@ -59,15 +60,8 @@ def test_a_spool_that_cannot_be_written_is_a_failed_start_unless_allowed(
 ) -> None:
     (tmp_path / "file").touch()
     log = {"OFFPATH_PREDICTION_LOG": f"file://{tmp_path}/out"}
-    settings = ServerSettings(
-        model_store,
-        ("near-free.mar",),
-        server="granian",
-        inference_port=0,
-        metrics_port=0,
-        env={**log, "OFFPATH_SPOOL_DIR": f"{tmp_path}/file/spool"},
-    )
-    server = start_server(settings)
+    env = {**log, "OFFPATH_SPOOL_DIR": f"{tmp_path}/file/spool"}
+    server = start_server(make_settings(model_store / "near-free.mar", server="granian", env=env))
     try:
         with pytest.raises(ExpectedError, match="near-free 1.0: prediction log is lost, .*Not a d"):
             check_ready(server)

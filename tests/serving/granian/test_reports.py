@@ -11,40 +11,6 @@ from tests.support.clock import Clock
 from tests.support.eventually import eventually
 
 
-def test_a_model_without_ready_workers_is_counted_beside_a_healthy_one() -> None:
-    models = [
-        ServedModel("well", "1.0", "", ServingSettings(), 0, True),
-        ServedModel("dead", "2.0", "", ServingSettings(max_workers=2), 1, True),
-    ]
-    reports = Reports(models, "host")
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    reports.follow(ours)
-    with theirs:
-        for slot, report in (
-            (0, {"ready": {}}),
-            (1, {"failed": "no weights"}),
-            (1, {"ended": "with exit status 1"}),
-            (2, {"ready": {}}),
-            (2, {"ended": "by SIGKILL"}),
-            (1, {"ended": "with exit status 1"}),
-        ):
-            theirs.send(json.dumps({"slot": slot, "pid": 7, **report}).encode())
-
-    def read() -> set[str]:
-        page = reports.format_metrics().replace(',Hostname="host",', "")
-        return set(re.findall("offpath_worker.*", page))
-
-    expected = {
-        'offpath_workers_ready{model="well",version="1.0"} 1',
-        'offpath_workers_wanted{model="well",version="1.0"} 1',
-        'offpath_workers_ready{model="dead",version="2.0"} 0',
-        'offpath_workers_wanted{model="dead",version="2.0"} 2',
-        'offpath_worker_ends_total{model="dead",version="2.0",how="with exit status 1"} 2',
-        'offpath_worker_ends_total{model="dead",version="2.0",how="by SIGKILL"} 1',
-    }
-    eventually(lambda: read() == expected)
-
-
 def test_a_worker_that_reports_nothing_for_long_is_not_ready() -> None:
     clock = Clock()
     model = ServedModel("quiet", "1.0", "", ServingSettings(), 0, True)

@@ -8,10 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
-
-from offpath.serving.process.processes import find_family, is_running
+from offpath.serving.process.processes import find_family
 from tests.support.eventually import eventually
+from tests.support.front import is_alive
 from tests.support.guarantees import guarantee
 
 # Each prints a line of numbers when all is there, and then stays.
@@ -66,11 +65,6 @@ def kill_after_start(script: str, argument: object) -> list[str]:
     return words
 
 
-def are_gone(pids: list[int]) -> bool:
-    # A zombie is gone, too: in a container nobody may be there to wait for it.
-    return not any(psutil.pid_exists(pid) and is_running(psutil.Process(pid)) for pid in pids)
-
-
 @guarantee(
     "Processes that outlive their server",
     "serving/process/guard.py",
@@ -88,14 +82,14 @@ def test_a_session_is_ended_although_its_members_ignore_sigterm(tmp_path: Path) 
     folder.mkdir()
     leader, guard = map(int, kill_after_start(SESSION, folder))
     eventually(lambda: find_family(leader) == [])
-    eventually(lambda: are_gone([guard]) and not folder.exists())
+    eventually(lambda: not is_alive(guard) and not folder.exists())
 
 
 def test_workers_outside_the_session_are_ended_by_their_mark() -> None:
     pids = list(map(int, kill_after_start(MARKED, os.getpid())))
-    eventually(lambda: are_gone(pids))
+    eventually(lambda: not any(map(is_alive, pids)))
 
 
 def test_processes_that_measure_limits_end_with_their_parent() -> None:
     pids = list(map(int, kill_after_start(POOL, "")))
-    eventually(lambda: are_gone(pids))
+    eventually(lambda: not any(map(is_alive, pids)))

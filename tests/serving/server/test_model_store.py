@@ -62,25 +62,6 @@ def test_archives_of_several_folders_are_linked_into_one(
     assert (links / "three.mar").resolve() == other.resolve()
 
 
-@pytest.mark.parametrize(
-    ("wanted", "message"),
-    [
-        (["nope"], "no 'nope.mar' in .*it has one.mar, two.mar"),
-        (["other/nope.mar"], "no archive at other/nope.mar"),
-        (["{store}/flow.war"], "is a workflow, .* serve the .mar files of its models"),
-        (["{store}", "one"], "is a folder; name one folder"),
-        (["{empty}"], "no .mar file in"),
-    ],
-)
-def test_missing_and_ambiguous_archives_are_named(
-    store: Path, links: Path, tmp_path: Path, wanted: list[str], message: str
-) -> None:
-    (tmp_path / "empty").mkdir()
-    names = {name: tmp_path / name for name in ("store", "empty")}
-    with pytest.raises(ExpectedError, match=message):
-        find_models(store, [one.format(**names) for one in wanted], links)
-
-
 def test_equal_file_names_of_different_folders_are_two_versions_of_a_model(
     store: Path, links: Path, tmp_path: Path
 ) -> None:

@@ -24,11 +24,6 @@ def test_layout_as_torchserve_ships_it_is_understood() -> None:
     assert (line.level, line.worker, line.message) == ("WARN", "W-9000-echo_1.0", "spoke - up")
 
 
-def test_server_failure_starts_at_the_error() -> None:
-    lines = ["starting", "java.io.IOException: Failed to bind to address", "  at x"]
-    assert find_server_failure([parse_line(line) for line in lines]) == lines[1:]
-
-
 def test_follower_gives_each_complete_line_once(tmp_path: Path) -> None:
     path = tmp_path / "torchserve.log"
     path.write_text("old\n")

