@@ -39,7 +39,6 @@ EXPERIMENTS = {
         ("profile-stages", "profile-cprofile", "profile-lines", "profile-flame"),
         "profilers.profile_report",
     ),
-    "profile-server": "experiments.server_profile",
     "tune": "experiments.grid_search",
 }
 

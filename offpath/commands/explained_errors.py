@@ -27,7 +27,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "profile": ("polars", "msgspec", "matplotlib", "jinja2", "line_profiler", "pyinstrument"),
     "bench": (
         *("polars", "msgspec", "locust", "matplotlib", "jinja2"),
-        *("line_profiler", "pyinstrument", "prometheus_client", "skimage", "sklearn"),
+        *("line_profiler", "pyinstrument", "skimage", "sklearn"),
     ),
 }
 EXTRA_OF = {module: extra for extra, names in MODULES.items() for module in names}

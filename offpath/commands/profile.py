@@ -1,4 +1,4 @@
-"""`offpath profile`: where a request's time goes, in a handler alone or in a server under load."""
+"""`offpath profile`: where a request's time goes in a handler, without a server."""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ from offpath.commands.run_outputs import (
     measuring,
     present,
 )
-from offpath.commands.shared_options import ARCHIVE, CLIENTS_HELP, FOLDER, MODELS
-from offpath.commands.url_option import check_url
+from offpath.commands.shared_options import ARCHIVE, FOLDER, MODELS
 from offpath.errors import WrongOption
-
-IMAGES_HELP = "Images to send: bundled, photos-55k, photos-1200k or a folder."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +49,9 @@ class HandlerOptions:
         "Requests per batch.  [default: 8; naive 1, as TorchServe would give it]",
         type=click.IntRange(1, 1024),
     )
-    images: str = option(IMAGES_HELP, default="bundled")
+    images: str = option(
+        "Images to send: bundled, photos-55k, photos-1200k or a folder.", default="bundled"
+    )
     outputs: Outputs
 
 
@@ -63,10 +62,9 @@ OUTPUT: Path = option(
 
 @click.group
 def command() -> None:
-    """Show where a request's time goes: by stage, function or line, or inside a server.
+    """Show where a request's time goes in a handler: by stage, function or line.
 
-    `stages`, `cprofile`, `lines` and `flame` run a handler without a server. `server` loads a
-    running one. `offpath bench show` prints a saved profile again.
+    No server runs. `offpath bench show` prints a saved profile again.
     """
 
 
@@ -133,59 +131,3 @@ def profile_lines(options: HandlerOptions) -> None:
 def profile_stacks(options: HandlerOptions, output: Path = OUTPUT) -> None:
     """Sample the stacks of all threads; write a flame graph, HANDLER-flame.html."""
     profile_handlers("flame", options, output)
-
-
-@command.command("server")
-@takes_options
-def server(
-    *,
-    clients: int = option(
-        f"{CLIENTS_HELP} 1 shows what a request costs without a queue.",
-        type=click.IntRange(1),
-        default=32,
-    ),
-    duration_s: float = option(
-        "Seconds to measure, after 15 of warm-up.",
-        "--duration",
-        type=click.FloatRange(2),
-        default=30,
-    ),
-    url: str = option(
-        "Model of a running server, TorchServe or Granian.",
-        metavar="http://HOST:PORT/predictions/MODEL",
-        required=True,
-    ),
-    metrics_url: str | None = option(
-        "Address of its metrics API.  [default: port 8082 of the same host]"
-    ),
-    images: str = option(IMAGES_HELP, default="photos-55k"),
-    outputs: Outputs,
-) -> None:
-    """Split clients' mean latency into socket, queue, worker and stages.
-
-    Loads a running server and compares its counters with the clients' clock. The parts add up
-    to the clients' mean latency. Use `--clients 1` to see what a single request costs.
-    """
-    # Before minutes of load.
-    if "/predictions/" not in check_url("--url", url):
-        raise WrongOption(
-            f"--url {url!r} names no model; expected http://HOST:PORT/predictions/MODEL"
-        )
-    # Imported here: `offpath profile server --help` needs no torch.
-    from offpath.profiling.experiments.server_profile import (
-        ServerChoices,
-        document_of,
-        run_server_profile,
-    )
-
-    choices = ServerChoices(
-        clients=clients,
-        duration_s=duration_s,
-        images=images,
-        command=command_line(),
-        url=url,
-        metrics_url=metrics_url,
-    )
-    with measuring(outputs, "the window") as progress:
-        run = run_server_profile(choices, progress, outputs.save)
-    present(run, document_of(run), outputs)

@@ -24,7 +24,7 @@ import msgspec
 from offpath.profiling.core.doubts import find_doubts
 from offpath.profiling.core.figures import format_figure, format_ms, format_share
 from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.core.statistics import LATENCY, Summary
+from offpath.profiling.core.statistics import Summary
 from offpath.profiling.profilers.collector import BatchSample, FunctionSample, LineSample
 from offpath.profiling.profilers.handler_profilers import PROFILERS
 from offpath.profiling.report.charts import Bar, BarChart, Chart
@@ -39,7 +39,7 @@ from offpath.profiling.report.document import (
 # Begins the name of the experiment; a key of PROFILERS follows.
 PREFIX = "profile-"
 BATCH = "batch_ms"
-STAGE, KIND, ACCOUNT = "stage_ms", "kind", "account_ms"
+STAGE, KIND = "stage_ms", "kind"
 OTHER, TOTAL = "other", "total"
 MEAN = ".mean"
 # A run keeps a handler's functions and lines in `details[...][handler]`.
@@ -66,7 +66,7 @@ def list_batches(samples: Sequence[BatchSample]) -> dict[str, list[float]]:
 
 @dataclass(frozen=True)
 class Profiled:
-    """The figures of one handler or server; `baseline` is what it is compared with, "" for none."""
+    """The figures of one handler; `baseline` is what it is compared with, "" for none."""
 
     summary: Summary
     name: str
@@ -95,7 +95,7 @@ class Profiled:
         return self.summary.values(self.name, self.cell, metric)
 
     def parts(self, kind: str) -> dict[str, float]:
-        """Returns milliseconds per image (ACCOUNT: per request) by part, in the path's order.
+        """Returns milliseconds per image by part, in the path's order.
 
         Parts without any time are left out. Packages have no order: the largest is first.
         """
@@ -104,23 +104,18 @@ class Profiled:
             for sample in self.list_functions():
                 own_ms[sample.kind] += 1e3 * sample.own_s / self.images
             return dict(sorted(own_ms.items(), key=lambda item: -item[1]))
-        found = {
-            metric.removeprefix(f"{kind}."): self.value(metric) or 0.0
+        means = {
+            metric.removeprefix(f"{STAGE}.").removesuffix(MEAN): self.value(metric) or 0.0
             for metric in self.summary.metrics(self.name, self.cell)
-            if metric.startswith(f"{kind}.")
+            if metric.startswith(f"{STAGE}.") and metric.endswith(MEAN)
         }
-        if kind == STAGE:
-            found = {
-                name.removesuffix(MEAN): ms / self.cell.batch_size
-                for name, ms in found.items()
-                if name.endswith(MEAN) and (ms or name == OTHER + MEAN)
-            }
+        found = {
+            name: ms / self.cell.batch_size for name, ms in means.items() if ms or name == OTHER
+        }
         other = {OTHER: found.pop(OTHER)} if OTHER in found else {}
         return {**found, **other}
 
     def total(self, kind: str) -> float:
-        if kind == ACCOUNT:
-            return self.value(LATENCY + MEAN) or 0.0
         if kind == KIND:
             return sum(self.parts(KIND).values())
         return (self.value(BATCH + MEAN) or 0.0) / (self.cell.batch_size or 1)

@@ -122,7 +122,7 @@ def test_a_server_that_ends_by_itself_ends_the_command(make_mar: MakeMar, tmp_pa
     ("number", "exit_code"),
     [
         pytest.param(signal.SIGTERM, 0, id="sigterm"),
-        # By default Ctrl-C ends `offpath profile server`, whose TorchServe starts.
+        # By default Ctrl-C ends `offpath bench compare`, whose TorchServe starts.
         pytest.param(signal.SIGINT, 130, id="ctrl-c", marks=pytest.mark.slow),
     ],
 )
