@@ -58,9 +58,9 @@ def read_images(request: Any) -> Iterator[Request]:
     array = pb_utils.get_input_tensor_by_name(request, "IMAGE").as_numpy()
     # Headers that `--http-header-forward-pattern` lets through.
     headers = {
-        name: value
+        name.lower(): value
         for name, value in json.loads(request.parameters() or "{}").items()
-        if isinstance(value, str) and name not in WORDS
+        if isinstance(value, str) and name.lower() not in WORDS
     }
     request_id = make_event_id(request.request_id())
     for number, item in enumerate(array):

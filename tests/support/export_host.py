@@ -118,7 +118,8 @@ class TritonHost:
         values = np.array([[body]], dtype=np.object_)
         asked = SimpleNamespace(
             image=SimpleNamespace(as_numpy=lambda: values),
-            parameters=lambda: json.dumps(headers),
+            # Triton keeps the client's spelling.
+            parameters=lambda: json.dumps({name.title(): one for name, one in headers.items()}),
             request_id=lambda: headers.get("x-request-id", ""),
         )
         ((outputs, error),) = self._model.execute([asked])
