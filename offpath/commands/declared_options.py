@@ -11,8 +11,6 @@ from typing import Any
 
 import click
 
-from offpath.commands.shared_options import add_options
-
 
 @dataclass(frozen=True)
 class DeclaredOption:
@@ -49,8 +47,10 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     def call(**given: object) -> None:
         _call(command, given)
 
-    decorated: Callable[..., None] = add_options(*_list_options(command))(call)
-    return decorated
+    # The option that is applied last is the first in --help.
+    for decorate in reversed(list(_list_options(command))):
+        call = decorate(call)
+    return call
 
 
 def _list_options(target: Callable[..., Any]) -> Iterator[Callable[[Any], Any]]:

@@ -14,9 +14,10 @@ from typing import Any
 import click
 
 from offpath.archive.mar_file import read_mar
-from offpath.commands.serve_options import DEFAULT_STORE, PORT, choose_log_dir
+from offpath.commands.declared_options import argument, option, takes_options
+from offpath.commands.serve_options import PORT, choose_log_dir
 from offpath.commands.serve_view import ServeView
-from offpath.commands.shared_options import server_option
+from offpath.commands.shared_options import MODEL_STORE, SERVERS
 from offpath.errors import WrongOption
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
@@ -33,16 +34,18 @@ SCREENS = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
 
 
 @click.command("demo")
-@click.argument("archive", required=False, metavar="[PATH.mar|NAME]")
-@click.option(
-    "--port",
-    type=PORT,
-    default=DoorSettings.port,
-    show_default=True,
-    help="Port of the page and of predictions, on loopback; 0 takes a free one.",
-)
-@server_option("Server behind the front door. granian needs no Java.")
-def command(archive: str | None, port: int, server: str) -> None:
+@takes_options
+def command(
+    archive: str | None = argument("[PATH.mar|NAME]", required=False),
+    port: int = option(
+        "Port of the page and of predictions, on loopback; 0 takes a free one.",
+        type=PORT,
+        default=DoorSettings.port,
+    ),
+    server: str = option(
+        "Server behind the front door. granian needs no Java.", type=SERVERS, default="torchserve"
+    ),
+) -> None:
     """Try a model in a browser, until Ctrl-C.
 
     Serves an archive (a NAME is looked up in .offpath/model-store) or the embedded model behind the
@@ -67,7 +70,7 @@ def command(archive: str | None, port: int, server: str) -> None:
         with stopping_on_signals(), noting_hangup() as hangup:
             if archive is None:
                 make_archive(view)
-            store = STORE if archive is None else DEFAULT_STORE
+            store = STORE if archive is None else MODEL_STORE
             store, models = find_models(store, () if archive is None else (archive,), STORE)
             log_dir = choose_log_dir(None, port)
             settings = ServerSettings(store, models, server=server, log_dir=log_dir, env=NO_LOG)

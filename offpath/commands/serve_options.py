@@ -2,47 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from offpath.commands.shared_options import MODEL_STORE, Command, json_option, server_option
+from offpath.commands.declared_options import argument, option
+from offpath.commands.shared_options import FOLDER, MODEL_STORE, SERVERS
 from offpath.errors import MissingPackage, WrongOption
 from offpath.serving.front.bodies import MIN_BODIES, free_bytes, is_tmpfs
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
-from offpath.serving.front.splits import parse_split
+from offpath.serving.front.splits import Split, parse_split
 from offpath.serving.process import ports
+from offpath.serving.server.server_settings import ServerSettings
 
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
-FOLDER = click.Path(path_type=Path, file_okay=False)
 PORT = click.IntRange(0, 65535)
+SPLITS: Any = {"type": parse_split, "multiple": True, "metavar": "MODEL=VERSION:SHARE%"}
 DEFAULTS = DoorSettings()
 # The default number of the largest bodies (max_request_size of config.properties).
 MIN_FRONT_BYTES = MIN_BODIES * (32 << 20)
 DEFAULT_LOG_DIR = Path(".offpath/logs")
-DEFAULT_STORE = MODEL_STORE
-# Name of a limit -> its default, and what it limits. The names are attributes of DoorSettings.
+# Name of a limit -> what it limits. The names are attributes of DoorSettings.
 LIMITS = {
-    "queue": (DEFAULTS.queue, "requests that may wait in the server (503)"),
-    "client-connections": (
-        DEFAULTS.client_connections,
-        "requests that one client address has in flight (429)",
-    ),
-    "client-rate": (
-        DEFAULTS.client_rate,
-        "requests per second of one client address, 0 for any number (429)",
-    ),
-    "client-timeout-s": (
-        DEFAULTS.client_timeout_s,
-        "seconds without a byte of a request that has begun",
-    ),
-    "front-bodies": (
-        DEFAULTS.front_bodies,
-        "bodies of the largest size for which --front-memory must have room (503 later)",
-    ),
+    "queue": "requests that may wait in the server (503)",
+    "client-connections": "requests that one client address has in flight (429)",
+    "client-rate": "requests per second of one client address, 0 for any number (429)",
+    "client-timeout-s": "seconds without a byte of a request that has begun",
+    "front-bodies": "bodies of the largest size for which --front-memory must have room "
+    "(503 later)",
 }
 
 
@@ -61,236 +51,205 @@ def read_limit(text: str) -> tuple[str, int]:
     return name.replace("-", "_"), int(number)
 
 
-def split_option(name: str, text: str) -> Callable[[Command], Command]:
-    return click.option(
-        f"--{name}",
-        multiple=True,
-        metavar="MODEL=VERSION:SHARE%",
-        callback=lambda _, __, texts: tuple(map(parse_split, texts)),
-        help=f"{text} Can be repeated.",
+@dataclass(frozen=True)
+class ServeOptions:
+    """Arguments and options of every server, in the order of `--help`."""
+
+    models: tuple[str, ...] = argument("[PATH.mar|NAME|NAME=PATH.mar|FOLDER]...", nargs=-1)
+    model_store: Path = option(
+        "Folder of the archives that are named without a path.", type=FOLDER, default=MODEL_STORE
+    )
+    server: str = option(
+        "Server around the archives; also OFFPATH_SERVER. granian needs no Java (docs/granian.md).",
+        type=SERVERS,
+        default="torchserve",
+        envvar="OFFPATH_SERVER",
+    )
+    host: str = option(
+        "Address to listen on. Beyond loopback, the door's --tokens or --behind-proxy is "
+        "required.",
+        default=DEFAULTS.host,
+    )
+    port: int = option(
+        "Port for predictions; 0 takes a free one.", type=PORT, default=DEFAULTS.port
+    )
+    behind_proxy: bool = option(
+        "Listen on any --host without tokens, because something else guards the server: a "
+        "proxy that does TLS and checks tokens, or a network that only trusted clients reach. "
+        "Without --front, it must also limit connections and slow clients."
+    )
+    metrics_port: int = option(
+        "Port of /metrics; 0 takes a free one.", type=PORT, default=DEFAULTS.metrics_port
+    )
+    grpc_port: int | None = option(
+        "Port of TorchServe's gRPC inference API, on loopback; 0 takes a free one. Every user "
+        "of this machine can then stop your models [default: closed].",
+        type=PORT,
+    )
+    config: Path | None = option(
+        "A config.properties to use instead of ours. The options and arguments here win over "
+        "its addresses, load_models and model_snapshot.",
+        type=FILE,
+    )
+    lenient: bool = option(
+        "Start although a key of --config or of an archive, or an OFFPATH_ variable, is one "
+        "that nothing reads, or the spool of a prediction log cannot be written."
+    )
+    allow_cpu: bool = option(
+        "Serve an archive that asks for a GPU (--preset t4) on the CPU if there is no GPU."
+    )
+    sample: bool = option("Send the bundled photograph and show the answer.")
+    once: bool = option("Stop as soon as the server is READY (and the sample answered).")
+    dry_run: bool = option(
+        "Print what would be served, with all settings in force, and start nothing."
+    )
+    verbose: bool = option("Log every request.")
+    log_dir: Path | None = option(
+        f"Folder of the log files [default: {DEFAULT_LOG_DIR}/PORT; with --port 0 logs are "
+        "not kept].",
+        type=FOLDER,
+    )
+    drain_s: int = option(
+        "Seconds to wait for requests in flight at SIGTERM, Ctrl-C or a reload.",
+        type=click.IntRange(1),
+        default=DEFAULTS.drain_s,
+    )
+    as_json: bool = option("Print events as JSON.", "--json")
+    front: bool | None = option(
+        "Put nginx in front of the server: bodies never pass through Java "
+        "(docs/front-door.md). The options below need --front [default: with --server granian, if "
+        "nginx is installed and /dev/shm has room].",
+        "--front/--no-front",
+        default=None,
     )
 
 
-# In the order of `--help`.
-SERVE_OPTIONS: list[Callable[[Any], Any]] = [
-    click.option(
-        "--model-store",
-        type=FOLDER,
-        default=DEFAULT_STORE,
-        show_default=True,
-        help="Folder of the archives that are named without a path.",
-    ),
-    server_option(
-        "Server around the archives; also OFFPATH_SERVER. granian needs no Java (docs/granian.md).",
-        envvar="OFFPATH_SERVER",
-    ),
-    click.option(
-        "--host",
-        default=DEFAULTS.host,
-        show_default=True,
-        help="Address to listen on. Beyond loopback, the door's --tokens or --behind-proxy is "
-        "required.",
-    ),
-    click.option(
-        "--port",
-        type=PORT,
-        default=DEFAULTS.port,
-        show_default=True,
-        help="Port for predictions; 0 takes a free one.",
-    ),
-    click.option(
-        "--behind-proxy",
-        is_flag=True,
-        help="Listen on any --host without tokens, because something else guards the server: a "
-        "proxy that does TLS and checks tokens, or a network that only trusted clients reach. "
-        "Without --front, it must also limit connections and slow clients.",
-    ),
-    click.option(
-        "--metrics-port",
-        type=PORT,
-        default=DEFAULTS.metrics_port,
-        show_default=True,
-        help="Port of /metrics; 0 takes a free one.",
-    ),
-    click.option(
-        "--grpc-port",
-        type=PORT,
-        help="Port of TorchServe's gRPC inference API, on loopback; 0 takes a free one. Every user "
-        "of this machine can then stop your models [default: closed].",
-    ),
-    click.option(
-        "--config",
-        type=FILE,
-        help="A config.properties to use instead of ours. The options and arguments here win over "
-        "its addresses, load_models and model_snapshot.",
-    ),
-    click.option(
-        "--lenient",
-        is_flag=True,
-        help="Start although a key of --config or of an archive, or an OFFPATH_ variable, is one "
-        "that nothing reads, or the spool of a prediction log cannot be written.",
-    ),
-    click.option(
-        "--allow-cpu",
-        is_flag=True,
-        help="Serve an archive that asks for a GPU (--preset t4) on the CPU if there is no GPU.",
-    ),
-    click.option(
-        "--sample",
-        is_flag=True,
-        help="Send the bundled photograph and show the answer.",
-    ),
-    click.option(
-        "--once",
-        is_flag=True,
-        help="Stop as soon as the server is READY (and the sample answered).",
-    ),
-    click.option(
-        "--dry-run",
-        is_flag=True,
-        help="Print what would be served, with all settings in force, and start nothing.",
-    ),
-    click.option("--verbose", is_flag=True, help="Log every request."),
-    click.option(
-        "--log-dir",
-        type=FOLDER,
-        help=f"Folder of the log files [default: {DEFAULT_LOG_DIR}/PORT; with --port 0 logs are "
-        "not kept].",
-    ),
-    click.option(
-        "--drain-s",
-        type=click.IntRange(1),
-        default=DEFAULTS.drain_s,
-        show_default=True,
-        help="Seconds to wait for requests in flight at SIGTERM, Ctrl-C or a reload.",
-    ),
-    json_option("Print events as JSON."),
-    # The names of the rest are attributes of DoorSettings.
-    click.option(
-        "--front/--no-front",
-        default=None,
-        help="Put nginx in front of the server: bodies never pass through Java "
-        "(docs/front-door.md). The options below need --front [default: with --server granian, if "
-        "nginx is installed and /dev/shm has room].",
-    ),
-    click.option(
-        "--metrics-host",
-        default=DEFAULTS.metrics_host,
-        show_default=True,
-        help="Address of /metrics, which needs no token.",
-    ),
-    click.option(
-        "--tls-cert",
-        type=FILE,
-        help="Certificate chain, PEM. Turns on HTTPS, with HTTP/2 if nginx is known to be patched; "
+@dataclass(frozen=True)
+class DoorOptions:
+    """Options that need `--front`, named like the attributes of DoorSettings."""
+
+    metrics_host: str = option(
+        "Address of /metrics, which needs no token.", default=DEFAULTS.metrics_host
+    )
+    tls_cert: Path | None = option(
+        "Certificate chain, PEM. Turns on HTTPS, with HTTP/2 if nginx is known to be patched; "
         "needs --tls-key.",
-    ),
-    click.option("--tls-key", type=FILE, help="Key of the certificate, PEM."),
-    click.option(
-        "--tokens",
         type=FILE,
-        help="File with one bearer token per line; each prediction then needs one. The file is "
+    )
+    tls_key: Path | None = option("Key of the certificate, PEM.", type=FILE)
+    tokens: Path | None = option(
+        "File with one bearer token per line; each prediction then needs one. The file is "
         "read again when it changes.",
-    ),
-    click.option(
-        "--client-ids",
-        is_flag=True,
-        help="Start the request's id with the client's x-request-id, if that is a UUID.",
-    ),
-    click.option("--explanations", is_flag=True, help="Open /explanations too."),
-    click.option(
+        type=FILE,
+    )
+    client_ids: bool = option(
+        "Start the request's id with the client's x-request-id, if that is a UUID."
+    )
+    explanations: bool = option("Open /explanations too.")
+    memory: Path = option(
+        "Folder on a tmpfs for the request bodies.",
         "--front-memory",
-        "memory",
         type=FOLDER,
         default=DEFAULTS.memory,
-        show_default=True,
-        help="Folder on a tmpfs for the request bodies.",
-    ),
-    click.option(
-        "--unready-s",
+    )
+    unready_s: int = option(
+        "Seconds at the end in which /ping says 503 and requests are still accepted, for "
+        "balancers that ask /ping.",
         type=click.IntRange(0),
         default=DEFAULTS.unready_s,
-        show_default=True,
-        help="Seconds at the end in which /ping says 503 and requests are still accepted, for "
-        "balancers that ask /ping.",
-    ),
-    click.option(
-        "--allow-host",
+    )
+    allow_host: tuple[str, ...] = option(
+        "A name under which clients may reach a door, or Granian without a door, on loopback, "
+        "besides loopback's own; web pages of other names get 403. Can be repeated.",
         multiple=True,
         metavar="NAME",
-        help="A name under which clients may reach a door, or Granian without a door, on loopback, "
-        "besides loopback's own; web pages of other names get 403. Can be repeated.",
-    ),
-    click.option(
-        "--also-port",
+    )
+    also_port: tuple[int, ...] = option(
+        "A further port for predictions. Can be repeated.",
         type=click.IntRange(1, 65535),
         multiple=True,
-        help="A further port for predictions. Can be repeated.",
-    ),
-    click.option(
-        "--invocations",
-        is_flag=True,
-        help="Open /invocations, SageMaker's path to the only model (docs/clouds.md).",
-    ),
-    click.option(
+    )
+    invocations: bool = option(
+        "Open /invocations, SageMaker's path to the only model (docs/clouds.md)."
+    )
+    limits: tuple[tuple[str, int], ...] = option(
+        "Change a limit; can be repeated. The defaults, and what is answered beyond them: "
+        + "; ".join(
+            f"{name}={getattr(DEFAULTS, name.replace('-', '_'))}: {text}"
+            for name, text in LIMITS.items()
+        )
+        + ".",
         "--limit",
-        "limits",
+        type=read_limit,
         multiple=True,
         metavar="NAME=NUMBER",
-        callback=lambda _, __, given: dict(map(read_limit, given)),
-        help="Change a limit; can be repeated. The defaults, and what is answered beyond them: "
-        + "; ".join(f"{name}={default}: {text}" for name, (default, text) in LIMITS.items())
-        + ".",
-    ),
-    split_option(
-        "canary",
+    )
+    canary: tuple[Split, ...] = option(
         "Let another version of a model answer a share of its requests, such as defects=2.0:5% "
-        "(docs/canary.md).",
-    ),
-    click.option(
-        "--canary-by",
-        metavar="HEADER",
-        help="Header whose value decides which version answers, such as x-user-id [default: the "
+        "(docs/canary.md). Can be repeated.",
+        **SPLITS,
+    )
+    canary_by: str | None = option(
+        "Header whose value decides which version answers, such as x-user-id [default: the "
         "client's address].",
-    ),
-    split_option(
-        "shadow",
+        metavar="HEADER",
+    )
+    shadow: tuple[Split, ...] = option(
         "Send copies of a share of a model's requests to another version, such as "
-        "defects=2.0:10%. Nobody waits for its answers.",
-    ),
-]
+        "defects=2.0:10%. Nobody waits for its answers. Can be repeated.",
+        **SPLITS,
+    )
 
 
 def make_door_settings(
-    options: dict[str, Any], is_default: bool = False, **common: Any
+    options: ServeOptions, asked: DoorOptions, server: ServerSettings
 ) -> DoorSettings | None:
-    """Makes the settings of the door; None without `--front`.
+    """Makes the settings of the door; None without one, which Granian has where it can run.
 
     Args:
-        options: values of the options from --front on.
-        is_default: take the door without `--front` too, where it can run.
-        common: settings from options that a server without a door has too.
+        options: those of every server.
+        asked: those of the door.
+        server: has the addresses, which may be of a config.properties.
 
     Raises:
         WrongOption: an option of the door is given without `--front`, or two do not fit.
     """
-    options = dict(options)
-    is_wanted, limits = options.pop("front"), options.pop("limits")
-    if is_wanted or (is_wanted is None and is_default and can_run_front(options)):
-        return DoorSettings(**common, **options, **limits)
-    if limits:
-        raise WrongOption("--limit needs --front")
-    for name, value in options.items():
+    is_granian = server.server == "granian"
+    if options.front or (options.front is None and is_granian and can_run_front(asked.memory)):
+        limits: dict[str, Any] = dict(asked.limits)
+        return DoorSettings(
+            host=server.host,
+            port=server.inference_port,
+            metrics_host=asked.metrics_host,
+            metrics_port=server.metrics_port,
+            tls_cert=asked.tls_cert,
+            tls_key=asked.tls_key,
+            tokens=asked.tokens,
+            drain_s=options.drain_s,
+            unready_s=asked.unready_s,
+            client_ids=asked.client_ids,
+            explanations=asked.explanations,
+            allow_host=asked.allow_host,
+            also_port=asked.also_port,
+            invocations=asked.invocations,
+            canary=asked.canary,
+            canary_by=asked.canary_by,
+            shadow=asked.shadow,
+            memory=asked.memory,
+            verbose=options.verbose,
+            **limits,
+        )
+    spellings = {"memory": "front-memory", "limits": "limit"}
+    for name, value in vars(asked).items():
         # Granian looks at names itself.
-        if value != getattr(DEFAULTS, name) and not (is_default and name == "allow_host"):
-            option = "front-memory" if name == "memory" else name.replace("_", "-")
-            raise WrongOption(f"--{option} needs --front")
+        if value != getattr(DEFAULTS, name, ()) and not (is_granian and name == "allow_host"):
+            spelling = spellings.get(name, name.replace("_", "-"))
+            raise WrongOption(f"--{spelling} needs --front")
     return None
 
 
-def can_run_front(options: Mapping[str, Any]) -> bool:
+def can_run_front(memory: Path) -> bool:
     """Tells whether nginx is installed and the folder of the bodies is a tmpfs with some room."""
-    memory = options["memory"]
     try:
         find_nginx()
     except MissingPackage:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from offpath.errors import WrongOption
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 MODELS = ("near-free", "resnet50", "efficientnet-lite0")
 # Where `offpath archive` puts archives, and where a name without a path is looked up.
 MODEL_STORE = Path(".offpath/model-store")
@@ -45,36 +44,6 @@ class Archive(click.ParamType):  # type: ignore[type-arg]
 
 
 ARCHIVE = Archive()
-
-
-def add_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Returns a decorator that adds options in the order of `--help`."""
-
-    def decorate(command: Command) -> Command:
-        # The option that is applied last is the first in --help.
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-def json_option(text: str) -> Callable[[Command], Command]:
-    """Adds `--json` as the parameter `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help=text)
-
-
-def server_option(
-    text: str, default: str | None = "torchserve", **more: Any
-) -> Callable[[Command], Command]:
-    return click.option(
-        "--server",
-        type=SERVERS,
-        default=default,
-        show_default=True,
-        help=text,
-        **more,
-    )
 
 
 def read_settings(texts: Sequence[str]) -> dict[str, Any]:

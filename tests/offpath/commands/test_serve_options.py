@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -197,3 +198,25 @@ def test_a_dry_run_prints_what_would_be_served_and_starts_nothing(
     assert model["archive"] == str(archive)
     assert ("door" in plan) == (options.endswith("--front"))
     assert plan["notes"] == ["one.mar: served as it is, not optimised"]
+
+
+DOOR_OPTIONS = """
+--host localhost --port 1 --metrics-host localhost --metrics-port 2 --verbose --drain-s 3
+--tls-cert {file} --tls-key {file} --tokens {file} --client-ids --explanations --invocations
+--front-memory /tmp --unready-s 4 --allow-host a.example --also-port 5
+--limit queue=6 --limit client-connections=7 --limit client-rate=8 --limit client-timeout-s=9
+--limit front-bodies=10 --canary one=2.0:5% --canary-by x-user-id
+"""
+
+
+def test_every_option_of_the_door_reaches_its_settings(run: Run, tmp_path: Path) -> None:
+    (file := tmp_path / "file").write_text("0123456789abcdef")
+    archives = [f"one={write_mar(tmp_path, v, version=v)}" for v in ("1.0", "2.0")]
+    options = DOOR_OPTIONS.format(file=file).split()
+    done = run("serve", *archives, "--front", *options, "--dry-run", "--json")
+    assert done.code == 0, done.err
+    defaults = json.loads(json.dumps(asdict(DoorSettings()), default=str))
+    door = json.loads(done.out)["door"]
+    # Only the demo has pages, and a model with a canary has no shadow.
+    same = {name for name, value in door.items() if value == defaults[name]}
+    assert same == {"pages", "shadow"}
