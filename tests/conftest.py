@@ -45,9 +45,7 @@ TOGETHER = {
         *(f"contract/test_{name}.py" for name in ("doors", "hostile_clients", "replies")),
         "front/test_door_lifecycle.py",
         *("check/test_running.py", "offline/test_offline.py", "server/test_in_force.py"),
-        *("test_client.py", "test_grpc.py", "test_inputs.py"),
-        *("test_path.py", "test_sick_worker.py"),
-        "../profiling/experiments/test_server_profile.py",
+        *("test_client.py", "test_grpc.py", "test_path.py", "test_sick_worker.py"),
     ),
 }
 GROUPS = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,18 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     torch.save(NearFree().state_dict(), folder / "weights.pt")
     return folder
+
+
+@pytest.fixture(scope="module")
+def loading(model_dir: Path) -> Iterator[None]:
+    """Lets classifiers be loaded from `model_dir`, and restores what they change in the process."""
+    level, threads = logging.getLogger().level, torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("OFFPATH_PREDICTION_LOG", raising=False)
+        patch.syspath_prepend(str(model_dir))
+        yield
+    logging.getLogger().setLevel(level)
+    torch.set_num_threads(threads)
 
 
 def photographs(count: int) -> list[Pixels]:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,26 +23,17 @@ from tests.handler.conftest import make_context
 from tests.support.guarantees import guarantee
 from tests.support.photographs import encode, find_photograph
 
+pytestmark = pytest.mark.usefixtures("loading")
 JPEG = encode(find_photograph("coffee").rgb, "JPEG")
 PNG = encode(find_photograph("chelsea").rgb, "PNG")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def keep_logging_and_threads() -> Iterator[None]:
-    level, threads = logging.getLogger().level, torch.get_num_threads()
-    yield
-    logging.getLogger().setLevel(level)
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
-def classifier(keep_logging_and_threads: None, model_dir: Path) -> Iterator[OffpathClassifier]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("OFFPATH_PREDICTION_LOG", raising=False)
-        patch.syspath_prepend(str(model_dir))
-        loaded = OffpathClassifier()
-        context = make_context(model_dir, metrics_interval_s=3600, threads=1, explanations=True)
-        loaded.initialize(context)
+def classifier(loading: None, model_dir: Path) -> Iterator[OffpathClassifier]:
+    loaded = OffpathClassifier()
+    loaded.initialize(
+        make_context(model_dir, metrics_interval_s=3600, threads=1, explanations=True)
+    )
     yield loaded
     loaded.close()
 
@@ -215,10 +205,7 @@ def test_only_batches_without_any_finite_answer_replace_a_worker(
     assert "not finite" in str(classifier.health)
 
 
-def test_weights_that_are_not_finite_refuse_to_load(
-    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(model_dir))
+def test_weights_that_are_not_finite_refuse_to_load(model_dir: Path, tmp_path: Path) -> None:
     shutil.copy(model_dir / "near_free.py", tmp_path)
     weights = {key: value * torch.nan for key, value in NearFree().state_dict().items()}
     torch.save(weights, tmp_path / "weights.pt")

@@ -89,8 +89,6 @@ def test_a_best_score_that_is_not_finite_fails_its_item_alone(
     failed, good = classify(pipeline, [JPEG, PNG])
     assert (failed.status, json.loads(failed.body)["type"]) == (503, "ModelFailed")
     assert good.status == 200 and b"null" not in good.body
-    with pytest.raises(FloatingPointError, match="not finite"):
-        classify(pipeline, [JPEG, b"junk"])
 
 
 @guarantee(

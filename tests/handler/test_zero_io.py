@@ -1,6 +1,7 @@
 """After the warm-up a request opens no file, connects nowhere and starts no process.
 
-The classifier is loaded as Granian's worker does; tests/serving/test_path.py traces both servers.
+The classifier is loaded as Granian's worker does. tests/serving/contract/test_doors.py traces both
+servers.
 """
 
 from __future__ import annotations

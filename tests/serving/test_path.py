@@ -1,6 +1,9 @@
-"""The request path seen from outside: batches, timings and log lines."""
+"""The request path seen from outside: batches, timings, log lines and bad bodies."""
 
 from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -9,7 +12,8 @@ from offpath.serving.client import Client
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.eventually import eventually
 from tests.support.front import load
-from tests.support.images import jpeg
+from tests.support.guarantees import guarantee
+from tests.support.images import jpeg, rejected
 from tests.support.scrape import count_log_lines, read_metrics, wait_for_items
 
 pytestmark = pytest.mark.server
@@ -23,8 +27,8 @@ def send_many(server: TorchServe, model: str, requests: int, clients: int) -> No
     assert set(seen.statuses) == {200}, seen
 
 
-def test_32_clients_share_batches(either: TorchServe) -> None:
-    before = read_metrics(either, "near-free")
+def test_32_clients_share_batches_and_write_no_log_line(either: TorchServe) -> None:
+    before, lines = read_metrics(either, "near-free"), count_log_lines(either)
     send_many(either, "near-free", requests=160, clients=32)
     items_before = before["offpath_items_total"][""]
     after = wait_for_items(either, "near-free", items_before + 160)
@@ -33,6 +37,7 @@ def test_32_clients_share_batches(either: TorchServe) -> None:
     assert items >= 160  # more where batches of the warm-up were reported late
     # Without batches it is 1; how many share one depends on the machine.
     assert items / batches > 2
+    assert count_log_lines(either) == lines
 
 
 def test_stage_metrics_count_batches_sizes_and_errors(either: TorchServe) -> None:
@@ -60,12 +65,6 @@ def test_stage_metrics_count_batches_sizes_and_errors(either: TorchServe) -> Non
     eventually(is_counted)
 
 
-def test_requests_write_no_log_line(either: TorchServe) -> None:
-    before = count_log_lines(either)
-    send_many(either, "near-free", requests=100, clients=4)
-    assert count_log_lines(either) == before
-
-
 def test_a_reply_names_its_stages_and_they_add_up(either: TorchServe) -> None:
     def add_up() -> bool:
         with Client(either.inference_url, "near-free") as client:
@@ -78,3 +77,29 @@ def test_a_reply_names_its_stages_and_they_add_up(either: TorchServe) -> None:
 
     # On a busy machine, another process may take the core between two stages.
     eventually(add_up)
+
+
+@guarantee("A bad item or a time-out in a batch")
+@guarantee("Bytes that cause a 5xx or end a worker")
+def test_bad_and_random_bodies_fail_alone_and_end_no_worker(either: TorchServe) -> None:
+    workers, good, generator = either.worker_pids(), jpeg(size=(500, 333)), random.Random(0)
+    bodies = 5 * [body for body, *_ in rejected().values() if len(body) < 1_000_000]
+    magics = [b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF", b"BM"]
+    magics += [b"II*\x00", b"\x93NUMPY\x01\x00", b"{", b'"']
+    for _ in range(1000):
+        random_bytes = generator.randbytes(generator.randint(1, 2000))
+        bodies.append(generator.choice(magics) + random_bytes)
+    limits = httpx.Limits(max_connections=32, max_keepalive_connections=32)
+    with (
+        httpx.Client(base_url=either.inference_url, timeout=60, limits=limits) as client,
+        ThreadPoolExecutor(32) as pool,
+    ):
+
+        def send(number: int) -> int:
+            body = good if number % 8 == 0 else bodies[number]
+            return client.post("/predictions/near-free", content=body).status_code
+
+        statuses = list(pool.map(send, range(len(bodies))))
+    assert set(statuses[::8]) == {200}
+    assert all(status == 200 or 400 <= status < 500 for status in statuses)
+    assert either.worker_pids() == workers

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
+from collections.abc import Iterator
 
-from offpath.profiling.load import prometheus
+import httpx
+
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.eventually import eventually
 
 # metric name -> label value (stage, bucket or error type) -> value
 Metrics = dict[str, dict[str, float]]
+LINE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)", re.MULTILINE)
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+def read_lines(url: str) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Reads a page of metrics: each line's name, labels and value."""
+    page = httpx.get(url, timeout=30, trust_env=False)
+    assert page.status_code == 200 and page.headers["content-type"].startswith("text/plain")
+    for name, labels, value in LINE.findall(page.text):
+        yield name, dict(LABEL.findall(labels)), float(value)
+
+
+def sum_metric(url: str, name: str, **wanted: str) -> float:
+    """Returns the sum of a metric's lines with these labels; 0 without any."""
+    lines = read_lines(url)
+    return sum(value for one, has, value in lines if one == name and wanted.items() <= has.items())
 
 
 def read_metrics(server: TorchServe, model: str) -> Metrics:
     """Reads a model's metrics; dimensions other than Stage, Le and Type are summed up."""
     metrics: Metrics = defaultdict(lambda: defaultdict(float))
-    for line in prometheus.read_metrics(f"{server.metrics_url}/metrics").series:
-        if line.labels.get("ModelName") == model:
-            key = next(filter(None, map(line.labels.get, ("Stage", "Le", "Type"))), "")
-            metrics[line.name][key] += line.value
+    for name, labels, value in read_lines(f"{server.metrics_url}/metrics"):
+        if labels.get("ModelName") == model:
+            key = next(filter(None, map(labels.get, ("Stage", "Le", "Type"))), "")
+            metrics[name][key] += value
     return metrics
 
 

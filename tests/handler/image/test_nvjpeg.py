@@ -116,9 +116,7 @@ def test_a_torchcodec_that_does_not_load_leaves_the_work_to_others(
 @pytest.mark.parametrize(
     ("payload", "options"),
     [
-        pytest.param(encode(COFFEE, "PNG"), OPTIONS, id="another-format"),
         pytest.param(encode(COFFEE.convert("CMYK"), "JPEG"), OPTIONS, id="inks"),
-        pytest.param(JPEG[:-100], OPTIONS, id="truncated"),
         pytest.param(without_tables(JPEG), OPTIONS, id="no-tables"),
         pytest.param(JPEG, DecodeOptions(max_pixels=999), id="over-the-limit"),
         pytest.param(turned(6), DecodeOptions(exif_orientation=True), id="to-be-turned"),

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from offpath.handler.prediction_log.prediction_log import PredictionLog
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.bucket import read_out
@@ -32,10 +34,11 @@ def test_a_killed_workers_batch_that_is_run_again_is_recorded_once(
     assert read_out(tmp_path / "out") == Counter([*ids, "new"])
 
 
-def test_dropped_record_may_be_recorded_by_another_worker(
-    open_log: OpenLog, tmp_path: Path
+@pytest.mark.parametrize("sync", ["os", "fsync"])
+def test_dropped_record_may_be_recorded_by_another_worker_which_delivers_it_at_its_end(
+    open_log: OpenLog, tmp_path: Path, sync: str
 ) -> None:
-    first, second = open_log(segment_max_age_s=60), open_log(segment_max_age_s=60)
+    first, second = (open_log(segment_max_age_s=100, sync=sync) for _ in range(2))
     first.close()
     first.append([make_record("e1")])
     assert first.counters().dropped == 1
@@ -44,6 +47,7 @@ def test_dropped_record_may_be_recorded_by_another_worker(
     second.close()
 
     assert read_out(tmp_path / "out") == Counter(["e1"])
+    assert second.counters().spool_bytes == 0
 
 
 def test_a_disk_without_room_for_the_table_still_takes_records(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import threading
@@ -17,7 +16,6 @@ import pytest
 from offpath.handler.prediction_log import shipper
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.owner import count_bytes
-from offpath.handler.prediction_log.packing import unpack_lines
 from offpath.handler.prediction_log.prediction_log import PredictionLog
 from offpath.handler.prediction_log.spool import Spool
 from tests.handler.prediction_log.conftest import make_record
@@ -317,16 +315,3 @@ def test_sampling_keeps_its_share_and_chooses_by_event(open_log: OpenLog, tmp_pa
 
     assert 850 < first.counters().appended < 1150
     assert first.counters().appended == second.counters().appended
-
-
-@pytest.mark.parametrize("sync", ["os", "fsync"])
-def test_closing_delivers_waiting_records(open_log: OpenLog, tmp_path: Path, sync: str) -> None:
-    log = open_log(sync=sync, segment_max_age_s=100)
-    log.append([make_record("e1"), make_record("e2")])
-
-    log.close()
-
-    (path,) = tmp_path.glob("out/dt=*/hour=*/*")
-    lines = list(unpack_lines(path.read_bytes()))
-    assert [json.loads(line)["event_id"] for line in lines] == ["e1", "e2"]
-    assert log.counters().spool_bytes == 0

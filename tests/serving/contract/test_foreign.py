@@ -25,6 +25,7 @@ from tests.support.eventually import MAX_S, eventually
 from tests.support.front import FrontProcess
 from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
+from tests.support.scrape import read_lines
 
 pytestmark = pytest.mark.server
 PHOTOGRAPH = jpeg(size=(320, 240))
@@ -216,15 +217,12 @@ def test_torchserves_envelopes_of_kserve(
     assert refused.json()["message"] == "Prediction failed"
 
 
-def read_metrics(server: Server) -> dict[str, float]:
-    lines = httpx.get(f"{server.metrics_url}/metrics").text.splitlines()
-    names = ("Seen", "Took", "Share")
+def read_metrics(server: Server) -> dict[str, tuple[dict[str, str], float]]:
+    """Returns labels, without the host's name, and value of each metric of the handler."""
     return {
-        re.sub('[Hh]ostname="[^"]*",?', "", line.rpartition(" ")[0]).replace(",}", "}"): float(
-            line.rpartition(" ")[2]
-        )
-        for line in lines
-        if line.startswith(names)
+        name: ({key: text for key, text in labels.items() if key.lower() != "hostname"}, value)
+        for name, labels, value in read_lines(f"{server.metrics_url}/metrics")
+        if name in ("Seen", "Took", "Share")
     }
 
 
@@ -232,8 +230,8 @@ def test_metrics_of_the_handler_are_published(torchserve: Server, direct: Server
     # No other test asks for them, so the counter is exact.
     theirs, ours = (ask(one.inference_url, "metrics") for one in (torchserve, direct))
     assert show(ours) == show(theirs) and ours.text == "counted"
-    labels = 'ModelName="echo",Level="Model"'
-    wanted = {f"Seen{{{labels}}}": 2.0, f"Took{{{labels}}}": 7.5, f"Share{{{labels}}}": 50.0}
+    labels = {"ModelName": "echo", "Level": "Model"}
+    wanted = {"Seen": (labels, 2.0), "Took": (labels, 7.5), "Share": (labels, 50.0)}
     eventually(lambda: read_metrics(direct) == wanted)
 
 

@@ -107,35 +107,6 @@ def test_a_server_on_loopback_answers_to_its_names_alone(
         assert 403 not in statuses[:4]
 
 
-@guarantee("Forged headers, names and keys")
-@pytest.mark.parametrize("case", PREDICTIONS_AT_DOORS)
-@pytest.mark.parametrize("spelling", ["X-Offpath-{}", "x-offpath-{}", "X-OFFPATH-{}"])
-@pytest.mark.parametrize("body", [b"small: no image", bytes(600_000)])
-def test_internal_headers_of_a_client_are_ignored(
-    target: FrontProcess, form: Form, spelling: str, body: bytes
-) -> None:
-    planted = target.bodies.parent / f"planted-{target.bodies.name}"
-    planted.write_bytes(LARGE)
-    (target.bodies / "77").write_bytes(LARGE)
-    try:
-        for name in (f"{target.bodies}/77", f"{target.bodies}/../{planted.name}", "77"):
-            sent = {
-                spelling.format("Body"): name,
-                spelling.format("Key"): "0" * 64,
-                spelling.format("Type"): "multipart/form-data; boundary=x",
-                spelling.format("Id"): "my-id",
-                "describe": "True",
-                "explain": "True",
-            }
-            answer = form.post(target.url, body, **sent)
-            assert answer.status_code in form.bad, answer.text
-            assert answer.headers["x-request-id"] != "my-id"
-    finally:
-        planted.unlink()
-        # Nobody's, it may have been taken away.
-        (target.bodies / "77").unlink(missing_ok=True)
-
-
 def has_clients(target: FrontProcess) -> bool:
     """Tells whether nginx has a connection of a client, or has not noticed that it was closed."""
     port = httpx.URL(target.url).port

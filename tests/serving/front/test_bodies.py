@@ -17,16 +17,6 @@ from tests.support.front import door_before_answers
 from tests.support.guarantees import guarantee
 
 
-def test_folder_is_private_and_in_memory() -> None:
-    folder, lock = make_folder(1 << 20)
-    try:
-        assert folder.parent == SHM and is_tmpfs(folder)
-        assert folder.stat().st_mode & 0o777 == 0o700
-    finally:
-        folder.rmdir()
-        os.close(lock)
-
-
 def test_folder_on_a_disk_is_refused(tmp_path: Path) -> None:
     if is_tmpfs(tmp_path):
         pytest.skip("the temporary folder is a tmpfs")

@@ -56,6 +56,9 @@ def all_options(folder: Path) -> DoorSettings:
         client_rate=10,
         client_ids=True,
         explanations=True,
+        canary=(Split("a", "2.0", "5"),),
+        canary_by="X-User-Id",
+        shadow=(Split("b", "2.0", "5"),),
         pages=(Path(__file__),),
         verbose=True,
     )
@@ -80,13 +83,6 @@ def test_nginx_accepts_the_configuration_and_names_an_error_in_it(
     (place.run / "tokens.map").write_text("nonsense")
     with pytest.raises(ExpectedError, match="tokens.map"):
         binary.check(path, place.log / "front.log")
-
-
-@guarantee("Script or escapes in pages and names")
-def test_only_the_demo_has_pages(place: DoorPlace) -> None:
-    assert "location /demo/" not in make(place, DoorSettings())
-    assert "location /demo/" in make(place, DoorSettings(pages=(Path(__file__),)))
-    assert [f.name for f in (place.run / "demo").iterdir()] == ["test_config.py"]
 
 
 def test_only_this_user_can_read_the_configuration(place: DoorPlace) -> None:

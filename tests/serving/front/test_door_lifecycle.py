@@ -6,7 +6,6 @@ One round of each; tests/reliability has twenty.
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +34,7 @@ from tests.support.front import (
 )
 from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
+from tests.support.scrape import sum_metric
 
 pytestmark = pytest.mark.server
 
@@ -47,17 +47,13 @@ def door(torchserve_door: FrontProcess) -> FrontProcess:
 def kill_counted_server(door: FrontProcess) -> None:
     """Kills the server, and waits until /metrics says that its workers are missing."""
 
-    def read() -> list[str]:
-        """Returns how many are READY and how many are wanted."""
-        page = httpx.get(door.metrics_url, trust_env=False).text
-        line = r'^offpath_workers_(?:ready|wanted){model="near-free",version="1.0"} (\d+)$'
-        return re.findall(line, page, re.MULTILINE)
+    def count(what: str) -> float:
+        return sum_metric(door.metrics_url, f"offpath_workers_{what}", model="near-free")
 
-    _, wanted = eventually(read)
-    assert wanted != "0"
-    eventually(lambda: read() == [wanted, wanted])
+    wanted = eventually(lambda: count("wanted"))
+    eventually(lambda: count("ready") == wanted)
     kill_server(door)
-    eventually(lambda: read() == ["0", wanted])
+    eventually(lambda: (count("ready"), count("wanted")) == (0, wanted))
 
 
 @guarantee("A worker is killed")
@@ -88,8 +84,8 @@ def test_killed_process_is_replaced_and_leaves_no_body(
     print(f"{kill_one.__name__}: {seen}")
     assert set(seen.statuses) <= {200, 500, 502, 503}
     if kill_one is kill_worker:
-        ended = re.compile(r'^offpath_worker_ends_total{model="near-free".*} [1-9]', re.M)
-        eventually(lambda: ended.search(httpx.get(door.metrics_url, trust_env=False).text))
+        name, model = "offpath_worker_ends_total", "near-free"
+        eventually(lambda: sum_metric(door.metrics_url, name, model=model) > 0)
 
 
 def test_nginx_is_replaced_while_the_server_hangs(door: FrontProcess) -> None:

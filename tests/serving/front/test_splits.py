@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -20,15 +19,12 @@ import psutil
 import pytest
 
 from offpath.errors import WrongOption
-from offpath.handler.serving_settings import ServingSettings
-from offpath.serving.front.door_settings import DoorPlace, DoorSettings
-from offpath.serving.front.nginx import find_nginx
-from offpath.serving.front.nginx_config import COPIES, count_bodies, write_config
+from offpath.serving.front.door_settings import DoorSettings
+from offpath.serving.front.nginx_config import COPIES, count_bodies
 from offpath.serving.front.splits import Split
 from offpath.serving.front.upstreams import Upstreams
 from offpath.serving.prediction_log.reading import compare, name_reply
 from offpath.serving.server.management import ManagementClient
-from offpath.serving.server.served_model import ServedModel
 from tests.conftest import build
 from tests.support.eventually import eventually
 from tests.support.front import (
@@ -42,6 +38,7 @@ from tests.support.front import (
     read_counts,
 )
 from tests.support.guarantees import guarantee
+from tests.support.scrape import sum_metric
 
 # A handler that serves READY and fails each request.
 FAILING = """
@@ -70,24 +67,10 @@ def test_a_model_has_one_canary_or_one_shadow() -> None:
         settings.change_splits([], [], ["defcts"])
 
 
-@pytest.mark.parametrize("is_granian", [False, True])
-@pytest.mark.parametrize("canary_by", [None, "X-User-Id"])
-def test_nginx_accepts_splits_and_gives_copies_room_of_their_own(
-    tmp_path: Path, is_granian: bool, canary_by: str | None
-) -> None:
-    place = DoorPlace(tmp_path, tmp_path / "bodies", 2 << 30, tmp_path, "key")
-    settings = ServingSettings(max_workers=2, batch_size=8)
-    routes = [
-        ServedModel("defects", v, "", settings, first_slot, first_slot == 0)
-        for first_slot, v in ((0, "1.0"), (2, "2.0"))
-    ]
-    upstreams = Upstreams(True, 32 << 20, 9, 99, routes=tuple(routes) if is_granian else ())
-    for kind in ("canary", "shadow"):
-        door = DoorSettings(canary_by=canary_by, **{kind: (FIVE,)})  # type: ignore
-        path = write_config(place, door, upstreams)
-        find_nginx().check(path, tmp_path / "front.log")
-    plain = count_bodies(place.room_bytes, DoorSettings(), upstreams)
-    counts = count_bodies(place.room_bytes, door, upstreams)
+def test_copies_take_no_room_of_clients() -> None:
+    upstreams = Upstreams(True, 32 << 20, 9, 99)
+    plain = count_bodies(2 << 30, DoorSettings(), upstreams)
+    counts = count_bodies(2 << 30, DoorSettings(shadow=(FIVE,)), upstreams)
     assert counts["large"] == plain["large"]
     assert counts["medium"] == tuple(n + COPIES for n in plain["medium"])
 
@@ -98,17 +81,15 @@ def test_prediction_log_tell_a_request_from_its_copy() -> None:
     assert compare(map(name_reply, [a, b, b]), {"7"}).double == ["7"]
 
 
-def count_slow(metrics_url: str) -> int:
+def count_slow(metrics_url: str) -> float:
     """Returns the number of answers that took more than 2.5 s, as any that waits for a copy."""
-    text = httpx.get(metrics_url, trust_env=False).text
-    counts = dict(re.findall(r'^offpath_request_.*"2xx",le="(.*)"} (\d+)', text, re.M))
-    return int(counts["+Inf"]) - int(counts["2.5"])
+    name = "offpath_request_seconds_bucket_total"
+    counts = [sum_metric(metrics_url, name, status="2xx", le=le) for le in ("+Inf", "2.5")]
+    return counts[0] - counts[1]
 
 
-def count_copies(metrics_url: str, status: str) -> int:
-    text = httpx.get(metrics_url, trust_env=False).text
-    found = re.search(f'^offpath_door_copies_.*"{status}"}} (\\d+)', text, re.M)
-    return int(found[1]) if found else 0
+def count_copies(metrics_url: str, status: str) -> float:
+    return sum_metric(metrics_url, "offpath_door_copies_total", status=status)
 
 
 def find_version(reply: httpx.Response) -> str:
@@ -289,11 +270,10 @@ class TestDoor:
         split.check_load(seen)
 
 
-def read_of_failing(door: FrontProcess, name: str, labels: str = "") -> int:
+def read_of_failing(door: FrontProcess, name: str, **labels: str) -> float:
     """Returns a number on the door's /metrics about version 3.0."""
-    text = httpx.get(door.metrics_url, trust_env=False).text
-    of_failing = f'{{model="defects",version="3.0"{labels}}} '
-    return int(text.partition(f"offpath_door_canary_{name}{of_failing}")[2].split()[0])
+    of_failing = {"model": "defects", "version": "3.0", **labels}
+    return sum_metric(door.metrics_url, f"offpath_door_canary_{name}", **of_failing)
 
 
 @guarantee("A canary that only fails")
@@ -310,8 +290,8 @@ def test_a_canary_that_only_fails_gets_nothing_until_the_next_command(split: Spl
     print(seen)
     assert suspended == [f"{all_of_it}: it has answered none of its last requests"]
     assert set(seen.statuses) == {200, 500} and not seen.broken
-    status = ',status="500"'
-    eventually(lambda: read_of_failing(door, "responses_total", status) == seen.statuses[500])
+    failed = seen.statuses[500]
+    eventually(lambda: read_of_failing(door, "responses_total", status="500") == failed)
     assert read_of_failing(door, "suspended") == 1
     assert split.predict() == "1.0"
     # The same command lets it try again.

@@ -6,7 +6,6 @@ import glob
 import http.client
 import os
 import re
-import shutil
 import signal
 import socket
 import threading
@@ -245,24 +244,9 @@ def test_bodies_that_are_declared_and_never_sent_cost_nobody_an_answer(granian: 
     "    unpack_missing(Path(model.archive), folder, worker.changed_ns)",
     "    pass",
 )
-def test_a_worker_unpacks_what_a_cleaner_removed(granian: Direct) -> None:
-    model = granian.run / "model-0"
-    before = granian.describe_workers()
-    files = [path for path in model.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    for path in files:
-        path.unlink()
-    for worker in before:
-        os.kill(worker, signal.SIGKILL)
-    eventually(lambda: not before.keys() & granian.describe_workers().keys())
-    eventually(lambda: [*granian.describe_workers().values()] == ["READY"] * len(before))
-    reply = httpx.post(f"{granian.url}/predictions/near-free", content=jpeg())
-    assert reply.status_code == 200
-    assert all(path.exists() for path in files)
-
-
-def test_while_no_worker_can_load_connections_are_refused(granian: Direct) -> None:
-    model = granian.run / "model-0"
-
+def test_a_worker_unpacks_what_a_cleaner_removed_and_without_its_archive_nothing_listens(
+    granian: Direct,
+) -> None:
     def ask() -> int | str:
         """Returns the status of /ping, or the name of what happened instead."""
         try:
@@ -270,9 +254,12 @@ def test_while_no_worker_can_load_connections_are_refused(granian: Direct) -> No
         except httpx.HTTPError as error:
             return type(error).__name__
 
+    model = granian.run / "model-0"
+    files = [path for path in model.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     archive = granian.log_dir.with_name("near-free.mar")
     away = archive.rename(archive.with_name("away"))
-    shutil.rmtree(model)
+    for path in files:
+        path.unlink()
     for worker in granian.describe_workers():
         os.kill(worker, signal.SIGKILL)
     eventually(lambda: ask() == "ConnectError")
@@ -282,6 +269,9 @@ def test_while_no_worker_can_load_connections_are_refused(granian: Direct) -> No
     assert any(re.fullmatch(r"0 of \d are READY", one) for one in found), found
     away.rename(archive)
     eventually(lambda: ask() == 200)
+    reply = httpx.post(f"{granian.url}/predictions/near-free", content=jpeg())
+    assert reply.status_code == 200
+    assert all(path.exists() for path in files)
 
 
 # The last test of the server, which it ends.

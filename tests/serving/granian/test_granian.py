@@ -51,6 +51,7 @@ from tests.support.obedient_model import (
     build_obedient,
 )
 from tests.support.photographs import encode
+from tests.support.scrape import read_lines
 
 pytestmark = pytest.mark.server
 WHY = (
@@ -69,12 +70,11 @@ def door(granian_door: FrontProcess) -> FrontProcess:
 
 
 def read_metrics(door: FrontProcess, label: str = "") -> dict[str, float]:
-    """Returns the sum of each metric over its labels, of the lines that contain `label`."""
+    """Returns the sum of each metric over its labels, of the lines with `label` in one of them."""
     sums: dict[str, float] = {}
-    lines = httpx.get(door.metrics_url, trust_env=False).text.splitlines()
-    for line in (line for line in lines if label in line and line[0] != "#"):
-        name, value = re.fullmatch(r"(\w+)(?:\{.*\})? (\S+)", line).groups()
-        sums[name] = sums.get(name, 0.0) + float(value)
+    for name, labels, value in read_lines(door.metrics_url):
+        if label in " ".join(labels.values()):
+            sums[name] = sums.get(name, 0.0) + value
     return sums
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import socket
@@ -22,7 +21,7 @@ from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.echo_archive import MODEL_CONFIG, MakeMar, make_settings, write_mar
 from tests.support.eventually import MAX_S, eventually
 from tests.support.guarantees import guarantee
-from tests.support.scrape import count_log_lines
+from tests.support.scrape import count_log_lines, sum_metric
 
 pytestmark = pytest.mark.server
 REQUESTS = 100
@@ -147,12 +146,8 @@ def test_server_that_ends_at_start_is_reported_and_leaves_its_logs_alone(
 
 def test_metrics_count_the_workers_of_a_model_that_dies(second: TorchServe) -> None:
     def count(what: str) -> float:
-        page = httpx.get(f"{second.metrics_url}/metrics", trust_env=False)
-        assert page.headers["content-type"].startswith("text/plain")
-        (number,) = re.findall(
-            rf'^offpath_worker{what}{{model="echo",version="1.0".*}} (\d+)$', page.text, re.M
-        )
-        return int(number)
+        url = f"{second.metrics_url}/metrics"
+        return sum_metric(url, f"offpath_worker{what}", model="echo", version="1.0")
 
     def is_dead() -> bool:
         for pid in second.worker_pids():
