@@ -41,6 +41,7 @@ from offpath.handler.wire_names import (
     TYPE_HEADER,
     WARM_UP_HEADER,
 )
+from offpath.serving.client import Client
 from offpath.serving.front.openapi import render_openapi
 from offpath.serving.server.properties import load_properties
 from offpath.serving.service.archived_classifier import load_classifier
@@ -307,6 +308,15 @@ def test_explanations(adapter, send) -> None:
         return None if reply.status_code == 429 else reply
 
     assert np.shape(eventually(ask).json()) == (3, 224, 224)
+
+
+def test_a_thin_client_gets_the_answer_of_the_image(adapter, send) -> None:
+    kind, client = adapter
+    if kind == TRITON:
+        pytest.skip("Triton has paths of its own")
+    with Client(str(client.base_url), "near-free", thin=True) as thin:
+        labels = dict(thin.predict(JPEG).labels)
+    assert labels == pytest.approx(send("POST", PATH, content=JPEG).json(), abs=1e-4)
 
 
 def test_ping(adapter, send) -> None:
