@@ -10,7 +10,8 @@ import functools
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,10 +21,12 @@ from httpx._transports import default as transports
 
 from offpath.serving.server import server as any_server
 from offpath.serving.server.server_settings import ServerSettings
-from tests.support.bucket import Bucket
+from tests.support.bucket import Bucket, read_out
+from tests.support.disks import small_disk
 from tests.support.echo_archive import MakeMar, make_settings, write_mar
 from tests.support.eventually import MAX_S
 from tests.support.s3_servers import S3Server, run_seaweedfs
+from tests.support.spool_writers import Writer, run_writers
 
 if TYPE_CHECKING:
     from offpath.serving.torchserve.torchserve_server import TorchServe
@@ -236,6 +239,13 @@ def make_mar(tmp_path: Path) -> MakeMar:
     return make
 
 
+@pytest.fixture
+def mount_tmpfs(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Returns `mount_tmpfs(size)`, which mounts a small disk."""
+    with ExitStack() as stack:
+        yield lambda size: stack.enter_context(small_disk(tmp_path / "disk", size))
+
+
 @pytest.fixture(scope="session")
 def seaweedfs() -> Iterator[S3Server]:
     with run_seaweedfs() as server:
@@ -253,3 +263,14 @@ def aws_environ(seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch) -> dict[st
 @pytest.fixture
 def bucket(seaweedfs: S3Server, aws_environ: dict[str, str]) -> Bucket:
     return Bucket(seaweedfs)
+
+
+@pytest.fixture
+def start_writer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Writer]]:
+    """Starts writers whose ledger is checked at the end: with the bucket, if there is one."""
+    settings = {"spool_dir": f"{tmp_path}/spool", "uri": f"file://{tmp_path}/out"}
+    count = functools.partial(read_out, tmp_path / "out")
+    if "bucket" in request.fixturenames:
+        count = request.getfixturevalue("bucket").event_counts
+    with run_writers(settings, count) as start:
+        yield start

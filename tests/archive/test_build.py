@@ -13,7 +13,6 @@ import pytest
 import torch
 import yaml
 
-from offpath.archive import build as build_module
 from offpath.archive.build import build_archive
 from offpath.archive.mar_file import HANDLER_API
 from offpath.errors import ExpectedError, WrongOption
@@ -100,29 +99,6 @@ def test_existing_archive_is_replaced_only_with_force(make_spec: MakeSpec, tmp_p
     build_archive(make_spec(top_k=2), tmp_path / "store", force=True)
     assert digest(tmp_path / "store" / "tiny.mar") != first
     assert [file.name for file in (tmp_path / "store").iterdir()] == ["tiny.mar"]
-
-
-def test_failed_rebuild_keeps_the_archive_and_leaves_nothing_behind(
-    make_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    store = tmp_path / "store"
-    before = digest(build_archive(make_spec(), store).path)
-
-    def fill_the_disk(source: Path, target: Path) -> None:
-        target.write_bytes(b"half an archive")
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(build_module.shutil, "copyfile", fill_the_disk)
-        patch.setattr(build_module, "_pack", lambda *_: store / "tiny.mar")
-        with pytest.raises(ExpectedError, match="cannot be written: .*No space left"):
-            build_archive(make_spec(), store, force=True)
-    assert [file.name for file in store.iterdir()] == ["tiny.mar"]
-    assert digest(store / "tiny.mar") == before
-    assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["", "-x", "../a", "ni\u00f1o", "a\n", "a\0"])

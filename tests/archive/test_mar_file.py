@@ -12,15 +12,8 @@ import pytest
 
 from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, copy_mar, read_mar, unpack_mar
 from offpath.errors import ExpectedError, WrongOption
-from tests.handler.prediction_log.conftest import mount_tmpfs  # noqa: F401
 from tests.support.guarantees import guarantee
-from tests.support.hostile_archives import (
-    FILES,
-    HOSTILE,
-    MODEL,
-    pack,
-    write_hostile,
-)
+from tests.support.hostile_archives import FILES, HOSTILE, MODEL, pack, write_hostile
 
 # One second on a quiet machine is ten thousand times what a good archive takes.
 MAX_CPU_S = 5.0
@@ -57,7 +50,7 @@ def test_damage_behind_the_manifest_is_found_when_it_is_unpacked(tmp_path: Path)
 
 
 def test_a_full_disk_is_no_fault_of_the_archive(
-    tmp_path: Path, mount_tmpfs: Callable[..., Path]  # noqa: F811
+    tmp_path: Path, mount_tmpfs: Callable[..., Path]
 ) -> None:
     pack(tmp_path / "a.mar", {"model": MODEL})
     archive = read_mar(tmp_path / "a.mar")
@@ -88,25 +81,17 @@ def model_folder(tmp_path: Path) -> Path:
     return tmp_path / "a"
 
 
-def test_a_folder_is_an_archive_too(model_folder: Path, tmp_path: Path) -> None:
-    folder, packed = read_mar(model_folder), read_mar(tmp_path / "a.mar")
-    assert (folder.manifest, folder.names) == (packed.manifest, packed.names)
-    unpack_mar(folder, tmp_path / "unpacked")
-    for name in FILES:
-        assert (tmp_path / "unpacked" / name).read_bytes() == FILES[name]
-
-
 @pytest.mark.parametrize("name", ["a", "a.mar"])
-def test_a_copy_has_the_other_files_unchanged(
+def test_a_folder_or_file_is_unpacked_and_copied_with_the_other_files_unchanged(
     model_folder: Path, tmp_path: Path, name: str
 ) -> None:
     copy_mar(read_mar(tmp_path / name), tmp_path / "b.mar", {"net.py": b"new"})
-    copy = read_mar(tmp_path / "b.mar")
-    unpack_mar(copy, tmp_path / "folder")
-    assert copy.manifest["model"] == MODEL
-    for file in FILES:
-        expected = b"new" if file == "net.py" else FILES[file]
-        assert (tmp_path / "folder" / file).read_bytes() == expected
+    for source, changed in ((name, {}), ("b.mar", {"net.py": b"new"})):
+        archive = read_mar(tmp_path / source)
+        unpack_mar(archive, tmp_path / f"of-{source}")
+        assert archive.manifest["model"] == MODEL
+        for file, content in {**FILES, **changed}.items():
+            assert (tmp_path / f"of-{source}" / file).read_bytes() == content
 
 
 @pytest.mark.parametrize(

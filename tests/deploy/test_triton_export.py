@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from pathlib import Path
 
 import pytest
 
-from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, OUR_HANDLER, read_mar
+from offpath.archive.mar_file import OUR_HANDLER, read_mar
 from offpath.deploy.exportable import read_exportable
 from offpath.deploy.triton.triton_export import make_config
 from offpath.errors import ExpectedError
 from offpath.serving.server.plan import plan_server
 from tests.support.echo_archive import make_settings
+from tests.support.hostile_archives import pack
 
 
 @pytest.fixture
@@ -70,12 +70,7 @@ def test_settings_that_a_server_would_refuse_are_refused_at_the_export(tmp_path,
 
 
 def write_archive(folder: Path, settings: dict) -> Path:
-    path = folder / "some.mar"
     model = {"modelName": "some", "handler": "x.py", "configFile": "c.yaml"}
-    with zipfile.ZipFile(path, "w") as mar:
-        mar.writestr(
-            "MAR-INF/MANIFEST.json", json.dumps({"model": model, HANDLER_API_KEY: HANDLER_API})
-        )
-        mar.writestr("c.yaml", json.dumps(settings))
-        mar.writestr(OUR_HANDLER, "")
-    return path
+    files = {"c.yaml": json.dumps(settings).encode(), OUR_HANDLER: b""}
+    pack(folder / "some.mar", {"model": model}, files)
+    return folder / "some.mar"

@@ -11,11 +11,7 @@ import torch
 from offpath.serving.printable import UNPRINTABLE
 from tests.offpath.conftest import Run
 from tests.support.guarantees import guarantee
-from tests.support.hostile_archives import (
-    CLASS_FILE,
-    pack,
-    write_hostile,
-)
+from tests.support.hostile_archives import CLASS_FILE, STOCK, pack, write_hostile
 from tests.support.no_processes import forbid_processes
 
 READERS = (
@@ -71,12 +67,6 @@ def test_an_archive_is_a_path_or_a_name_of_the_store(run: Run, tmp_path: Path, r
     done = run(*reader.format("none").split())
     assert done.code == 2
     assert f"there is no archive at none, and no 'none.mar' in {store} (it has host" in done.err
-
-
-STOCK = {
-    **{"modelName": "m", "handler": "image_classifier"},
-    **{"modelFile": "net.py", "serializedFile": "net.pt"},
-}
 
 
 @pytest.fixture(autouse=True)

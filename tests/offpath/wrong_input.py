@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,9 +11,9 @@ from pathlib import Path
 import torch
 import yaml
 
-from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, MANIFEST, OUR_HANDLER
+from offpath.archive.mar_file import OUR_HANDLER
 from tests.profiling.runs import make_compare
-from tests.support.hostile_archives import ALIASES
+from tests.support.hostile_archives import ALIASES, pack
 from tests.support.images import jpeg
 
 INPUTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
@@ -87,8 +86,5 @@ def write_files(folder: Path) -> None:
 
 def write_archive(path: Path, handler: str, **files: str) -> None:
     """Writes an archive with a manifest and a configuration, and nothing that runs."""
-    model = {"modelName": path.stem, "modelVersion": "1.0", "handler": handler}
-    model |= files
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(MANIFEST, json.dumps({"model": model, HANDLER_API_KEY: HANDLER_API}))
-        archive.writestr("model-config.yaml", "batchSize: 8\nhandler: {}\n")
+    model = {"modelName": path.stem, "modelVersion": "1.0", "handler": handler, **files}
+    pack(path, {"model": model}, {"model-config.yaml": b"batchSize: 8\nhandler: {}\n"})

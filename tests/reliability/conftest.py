@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,20 +88,3 @@ def trial(tmp_path: Path) -> Iterator[LogTrial]:
         (tmp_path / "store").mkdir()
         archive = archives.build_offpath(model, config, tmp_path / "store")
         yield LogTrial(s3, proxy, bucket, archive, tmp_path / "spool")
-
-
-@contextmanager
-def small_disks(folder: Path, sizes: Mapping[str, str]) -> Iterator[None]:
-    mounted: list[Path] = []
-    try:
-        for name, size in sizes.items():
-            disk = folder / name
-            disk.mkdir()
-            command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
-            if subprocess.run(command, capture_output=True).returncode != 0:
-                pytest.skip("mounting a small disk is not permitted here")
-            mounted.append(disk)
-        yield
-    finally:
-        for disk in mounted:
-            subprocess.run(["umount", "-l", str(disk)], check=True)

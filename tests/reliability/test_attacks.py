@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 from PIL import Image
@@ -21,10 +20,10 @@ from PIL import Image
 from offpath.profiling.load.workload import load_workload
 from offpath.serving.session import start_server
 from tests.conftest import build
-from tests.reliability.conftest import small_disks
 from tests.support.attacks import ATTACKS, send_and_leave
+from tests.support.disks import small_disk
 from tests.support.echo_archive import make_settings
-from tests.support.front import FRONTS, FrontProcess, Reply, Seen, load_for
+from tests.support.front import FRONTS, FrontProcess, Seen, load_for
 from tests.support.guarantees import guarantee
 from tests.support.photographs import encode
 
@@ -176,7 +175,7 @@ def small_door(product: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     folder = tmp_path_factory.mktemp("small")
     store = build(folder, "near-free", "near-free").parent
     options = ["--front-memory", str(folder / "memory")]
-    with small_disks(folder, {"memory": "640m"}):
+    with small_disk(folder / "memory", "size=640m"):
         with FRONTS[product](store, folder / "logs", "near-free", *options) as door:
             url = f"{door.url}/predictions/near-free"
             load_for(url, load_workload("photos-55k").read(), CLIENTS, 10)
@@ -200,26 +199,6 @@ def test_clients_who_send_and_leave(small_door: FrontProcess) -> None:
     assert after.rate >= MIN_RATE * alone.rate
 
 
-def post_each_on_a_new_connection(url: str, body: bytes, clients: int) -> Good:
-    """Sends for a window; a connection that is refused or reset counts as failed."""
-    seen, end_s = Seen(), time.monotonic() + WINDOW_S
-
-    def send() -> None:
-        while time.monotonic() < end_s:
-            began_s = time.monotonic()
-            try:
-                status = httpx.post(url, content=body, trust_env=False, timeout=20).status_code
-            except httpx.HTTPError:
-                status = 0
-            seen.replies.append(Reply(status, "", began_s, time.monotonic() - began_s))
-
-    with ThreadPoolExecutor(clients) as pool:
-        done = [pool.submit(send) for _ in range(clients)]
-    for one in done:
-        one.result()
-    return Good.of(seen)
-
-
 @guarantee("Slow clients, half bodies, crowds")
 @pytest.mark.parametrize(
     ("name", "image", "clients"),
@@ -235,9 +214,9 @@ def test_new_clients_beside_what_never_ends(
 ) -> None:
     url = f"{small_door.url}/predictions/near-free"
     body = encode(Image.new("RGB", image), "BMP")
-    alone = post_each_on_a_new_connection(url, body, clients)
+    alone = Good.of(load_for(url, [body], clients, WINDOW_S, is_kept=False))
     with attacking(url, name):
-        beside = post_each_on_a_new_connection(url, body, clients)
+        beside = Good.of(load_for(url, [body], clients, WINDOW_S, is_kept=False))
         memory = sum(file.stat().st_size for file in small_door.bodies.iterdir())
     print(f"\n{name}: alone {alone}\nbeside {beside}, {memory >> 20} MB of bodies")
     assert alone.rate and not alone.failed

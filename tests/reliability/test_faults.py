@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,9 +23,9 @@ import pytest
 from offpath.profiling.servers import archives
 from offpath.serving.prediction_log.reading import compare
 from offpath.serving.process.processes import find_family, find_fork_helpers
-from tests.fuzz.costly_requests import SIDE
-from tests.reliability.conftest import LogTrial, small_disks
-from tests.support.costly import progressive_jpeg
+from tests.reliability.conftest import LogTrial
+from tests.support.costly import SIDE, progressive_jpeg
+from tests.support.disks import small_disk
 from tests.support.eventually import MAX_S, eventually
 from tests.support.front import (
     BODIES,
@@ -153,7 +153,9 @@ def open_bench(trial: LogTrial, folder: Path, product: str, **environ: str) -> I
     }
     options = [archives.NAME, "--front-memory", str(folder / "memory")]
     run, store = FRONTS[product], trial.archive.parent
-    with small_disks(folder, SMALL):
+    with ExitStack() as stack:
+        for name, size in SMALL.items():
+            stack.enter_context(small_disk(folder / name, f"size={size}"))
         with run(store, folder / "logs", *options, **env) as door:
             yield Bench(door, trial, folder, product)
 

@@ -13,7 +13,7 @@ from offpath.handler.input_maker import silence_decoders
 from offpath.handler.request.forms import parse_body
 from offpath.handler.request.npy import NPY_MAGIC, read_npy
 from offpath.handler.request.payload import read_payload
-from tests.fuzz.costly_requests import (
+from tests.support.costly import (
     COSTLY,
     COSTLY_ENVELOPES,
     MAX_REQUEST_BYTES,

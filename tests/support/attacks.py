@@ -23,13 +23,14 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from offpath.profiling.load.workload import load_workload
-from tests.fuzz.costly_requests import (
+from tests.support.costly import (
     COSTLY,
     MAX_BYTES,
     PALETTE,
+    make_tiff,
     png,
+    progressive_jpeg,
 )
-from tests.support.costly import make_tiff, progressive_jpeg
 from tests.support.eventually import MAX_S
 
 ADDRESS = ("127.0.0.2", 0)

@@ -1,13 +1,29 @@
-"""Images that cost a decoder far more than their size suggests."""
+"""Images and requests that cost more than their size suggests, ways to send them, their cost.
+
+tests/reliability/test_worst_cost.py holds the most expensive ones known to the bound.
+"""
 
 from __future__ import annotations
 
+import base64
+import lzma
+import os
+import pickle
 import re
+import resource
 import struct
+import time
 import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
 
+import numpy as np
+import psutil
 from PIL import Image
 
+from offpath.handler.errors import ItemError
+from offpath.handler.request.forms import FORM, MULTIPART
 from tests.support.photographs import encode
 
 
@@ -143,3 +159,275 @@ def gif_of_comments(count: int) -> bytes:
     """Makes a GIF that contains comments and no image."""
     head = b"GIF89a" + struct.pack("<HHBBB", 8, 8, 0x80, 0, 0) + bytes(6)
     return head + b"\x21\xfe\x00" * count
+
+
+Maker = Callable[[], bytes]
+# Of an image, and of a request.
+MAX_BYTES, MAX_REQUEST_BYTES = 20 * 2**20, 32 * 2**20
+MAX_MEMORY_BYTES = 8 * 2**30
+
+
+class Request(NamedTuple):
+    """A body with the content type that the client names."""
+
+    body: bytes
+    content_type: str = ""
+
+
+def in_form(body: bytes) -> Request:
+    """Wraps a body in a form whose every byte is percent-encoded."""
+    return Request(b"data=%" + body.hex("%").encode(), FORM)
+
+
+def in_json(body: bytes) -> Request:
+    """Wraps a body in JSON with base64."""
+    return Request(b'{"data": "' + base64.b64encode(body) + b'"}')
+
+
+def in_multipart(body: bytes) -> Request:
+    """Wraps a body in the last field of a multipart form."""
+    field = b'--x\r\nContent-Disposition: form-data; name="data"\r\n\r\n%b\r\n'
+    return Request(field % b"empty" * 30 + field % body + b"--x--", f"{MULTIPART}; boundary=x")
+
+
+WAYS_IN: dict[str, Callable[[bytes], Request]] = {
+    "raw": Request,
+    "form": in_form,
+    "JSON with base64": in_json,
+    "multipart": in_multipart,
+}
+# The largest square of 50 million pixels.
+SIDE = 7071
+# Where each pass of an interlaced PNG begins and how far its pixels are apart (PNG, 8.2).
+ADAM7 = (
+    *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4)),
+    *((0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)),
+)
+GREY, RGB, PALETTE, RGBA = 0, 2, 3, 6
+PAETH = 4
+
+
+def noise(side: int, full: int = 0) -> Image.Image:
+    """Noise, enlarged to `full` pixels a side."""
+    pixels = np.random.default_rng(0).integers(0, 255, (side, side, 3), np.uint8)
+    image = Image.fromarray(pixels)
+    return image.resize((full, full)) if full else image
+
+
+def png(width: int, height: int, depth: int, colour: int, bits: int, interlaced: bool) -> bytes:
+    """A PNG of one colour, `bits` a pixel, whose every row has to be predicted."""
+
+    def rows() -> Iterator[bytes]:
+        for x, y, over, down in ADAM7 if interlaced else ((0, 0, 1, 1),):
+            across, count = -(-(width - x) // over), -(-(height - y) // down)
+            for _ in range(count):
+                yield bytes([PAETH]) + bytes((across * bits + 7) // 8)
+
+    packer = zlib.compressobj(9)
+    data = b"".join(map(packer.compress, rows())) + packer.flush()
+    palette = png_chunk(b"PLTE", bytes(768)) + png_chunk(b"tRNS", bytes(256))
+    between = palette if colour == PALETTE else b""
+    kind = {"depth": depth, "colour": colour, "interlaced": interlaced}
+    return make_png(width, height, data, between=between, **kind)
+
+
+def jpeg_of_exif(kind: int, values: int) -> bytes:
+    """A CMYK image, for Pillow, whose EXIF has a resolution of so many numbers."""
+    jpeg = encode(Image.new("CMYK", (64, 64)), "JPEG")
+    entry = struct.pack("<H", 2)
+    entry += struct.pack("<HHII", 0x0128, 3, 1, 2)
+    entry += struct.pack("<HHII", 0x011A, kind, values, 38)
+    exif = b"II*\0" + struct.pack("<I", 8) + entry + bytes(4) + b"\1\0\0\0" * 2 * values
+    pieces = [exif[at : at + 65_000] for at in range(0, len(exif), 65_000)]
+    segments = b"".join(
+        b"\xff\xe1" + struct.pack(">H", len(piece) + 8) + b"Exif\0\0" + piece for piece in pieces
+    )
+    return jpeg[:2] + segments + jpeg[2:]
+
+
+def deflated_after_nothing(count: int, blocks: int) -> bytes:
+    """Deflates zeros after empty blocks of five bytes each."""
+    zeros = bytes(count)
+    stored = b"\x01" + struct.pack("<HH", count, count ^ 0xFFFF) + zeros
+    empty = b"\x00\x00\x00\xff\xff" * blocks
+    return b"\x78\x01" + empty + stored + struct.pack(">I", zlib.adler32(zeros))
+
+
+def tiff(mode: str, compression: str, side: int = SIDE) -> bytes:
+    """A TIFF of one colour."""
+    return encode(Image.new(mode, (side, side)), "TIFF", compression=compression)
+
+
+def deep_tiff(compression: int, packed: bytes, bits: int) -> bytes:
+    """RGBA of so many bits, one strip."""
+    size = {"width": SIDE, "height": SIDE, "bits": (bits,) * 4, "photometric": 2}
+    return make_tiff(packed, compression=compression, last=[(338, 3, [2])], **size)
+
+
+COSTLY: dict[str, dict[str, Maker]] = {
+    "JPEG": {
+        "50 M pixels": lambda: encode(Image.new("RGB", (SIDE, SIDE)), "JPEG"),
+        "bytes": lambda: encode(noise(4600), "JPEG", quality=60, subsampling=0),
+        "progressive": lambda: encode(
+            noise(900, SIDE), "JPEG", progressive=True, quality=40, subsampling=0
+        ),
+        "progressive bytes": lambda: encode(
+            noise(4800), "JPEG", progressive=True, quality=60, subsampling=0
+        ),
+        "scans": lambda: progressive_jpeg(SIDE, 3),
+        "scans of less": lambda: progressive_jpeg(2600, 88),
+        "CMYK": lambda: encode(noise(900, SIDE).convert("CMYK"), "JPEG", quality=50),
+        "CMYK progressive": lambda: encode(
+            noise(900, SIDE).convert("CMYK"), "JPEG", progressive=True, quality=40
+        ),
+        "damaged": lambda: damaged_jpeg(
+            encode(noise(900, SIDE), "JPEG", progressive=True, quality=40, subsampling=0)
+        ),
+        "damaged, many scans": lambda: damaged_jpeg(progressive_jpeg(2600, 88)),
+        "lossless": partial(lossless_jpeg, SIDE),
+        "EXIF": partial(jpeg_of_exif, 5, 30_000),
+        "EXIF of megabytes": partial(jpeg_of_exif, 5, 2_000_000),
+    },
+    "PNG": {
+        "16-bit RGBA": partial(png, SIDE, SIDE, 16, RGBA, 64, False),
+        "16-bit RGBA interlaced": partial(png, SIDE, SIDE, 16, RGBA, 64, True),
+        "high": partial(png, 50, 1_000_000, 16, RGBA, 64, True),
+        "palette": partial(png, SIDE, SIDE, 8, PALETTE, 8, False),
+        "palette interlaced": partial(png, SIDE, SIDE, 8, PALETTE, 8, True),
+        "1 bit interlaced": partial(png, SIDE, SIDE, 1, GREY, 1, True),
+        "chunks": partial(png_of_chunks, MAX_BYTES // 12 - 20),
+    },
+    "GIF": {
+        "50 M pixels": lambda: encode(Image.new("P", (SIDE, SIDE)), "GIF"),
+        "bytes": lambda: encode(noise(3700).convert("L"), "GIF"),
+        "comments": partial(gif_of_comments, MAX_BYTES // 3 - 10),
+    },
+    "WEBP": {
+        "lossless": lambda: encode(
+            Image.new("RGBA", (SIDE, SIDE)), "WEBP", lossless=True, method=0
+        ),
+        "animated": lambda: encode(
+            Image.new("RGBA", (SIDE, SIDE), (1, 2, 3, 4)),
+            "WEBP",
+            save_all=True,
+            append_images=[Image.new("RGBA", (SIDE, SIDE), (4, 3, 2, 1))],
+            method=0,
+        ),
+        "lossless bytes": lambda: encode(noise(2500), "WEBP", lossless=True, method=0),
+        "lossy": lambda: encode(noise(900, SIDE), "WEBP", quality=60, method=0),
+    },
+    "BMP": {
+        "1 bit": lambda: encode(Image.new("1", (SIDE, SIDE)), "BMP"),
+        "runs": partial(bmp_of_runs, 7000, MAX_BYTES // 2 - 1000),
+    },
+    "TIFF": {
+        **{
+            kind: partial(tiff, "RGBA", kind)
+            for kind in ("tiff_lzw", "tiff_deflate", "packbits", "lzma", "zstd")
+        },
+        **{kind: partial(tiff, "1", kind) for kind in ("group3", "group4", "tiff_ccitt")},
+        "jpeg": partial(tiff, "RGB", "jpeg"),
+        "16-bit RGBA": lambda: deep_tiff(8, zlib.compress(bytes(SIDE * SIDE * 8)), 16),
+        "16-bit RGBA lzma": lambda: deep_tiff(
+            34925, lzma.compress(bytes(SIDE * SIDE * 8), preset=0), 16
+        ),
+        "shared strips": lambda: make_tiff(
+            deflated_after_nothing(100, 2_000_000), height=1000, strips=1000
+        ),
+        "tiles of the limit": lambda: make_tiff(
+            zlib.compress(bytes(1_000_000 * 50)), tile=(1_000_000, 50)
+        ),
+        "values": lambda: make_tiff(
+            zlib.compress(bytes(100 * 100)), last=[(282, 5, b"\1\0\0\0" * 190_000)]
+        ),
+        "group4 of single pixels": lambda: encode(
+            Image.fromarray((np.indices((SIDE, SIDE)).sum(0) % 2 * 255).astype("u1")).convert("1"),
+            "TIFF",
+            compression="group4",
+        ),
+        "strips": lambda: make_tiff(
+            bytes(50), compression=1, width=50, height=1_000_000, strips=1_000_000
+        ),
+        "fewer strips": lambda: make_tiff(
+            bytes(500), compression=1, width=500, height=100_000, strips=100_000
+        ),
+    },
+    "npy": {
+        "parentheses": lambda: npy_header(b"(" * 9000),
+        "numbers": lambda: npy_header(b"{'shape': (" + b"1," * 4900 + b")}"),
+    },
+    "JSON and base64": {
+        "objects": lambda: b"[" + b"{}," * (11 * 2**20),
+        "keys": lambda: b"{" + b",".join(b'"%d":1' % number for number in range(2_500_000)) + b"}",
+        "escapes": lambda: b'"' + b"\\u0041" * (5 * 2**20) + b'"',
+        "words": lambda: b"ab " * (10 * 2**20),
+        "base64 of noise": lambda: base64.b64encode(bytes(24 * 2**20)),
+    },
+}
+# Envelopes that cost something themselves.
+COSTLY_ENVELOPES: dict[str, Callable[[], Request]] = {
+    "form of percent signs": lambda: Request(b"data=" + b"%" * (2**25 - 5), FORM),
+    "form of codes": lambda: Request(b"data=" + b"%41" * (2**25 // 3 - 2), FORM),
+    "form of no codes": lambda: Request(b"data=" + b"%zz" * (2**25 // 3 - 2), FORM),
+    "form of JSON": lambda: Request(b"data=%22" + b"A" * (2**25 - 11) + b"%22", FORM),
+    "multipart of almost boundaries": lambda: Request(
+        b"-" * 2**25, f"{MULTIPART}; boundary={'-' * 69}x"
+    ),
+    "multipart of names": lambda: Request(
+        (b"--x\r\n" + b"content-disposition:" * 204 + b"\r\n\r\n\r\n") * 31 + b"--x--",
+        f"{MULTIPART}; boundary=x",
+    ),
+}
+
+
+def npy_header(text: bytes) -> bytes:
+    """An npy file of a header alone."""
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+class Cost(NamedTuple):
+    """The cost of one request.
+
+    Attributes:
+        cpu_s: of all threads.
+        memory_mb: more than before it.
+        answer: the error's type, or "200"; a bug is none of both.
+    """
+
+    cpu_s: float
+    memory_mb: int
+    answer: str
+
+
+def measure(work: Callable[[], object]) -> Cost:
+    """Measures a request's work in a child process, which never had more memory than now."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        try:
+            os.write(writer, pickle.dumps(_run(work)))
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as file:
+        answer = file.read()
+    os.waitpid(child, 0)
+    return pickle.loads(answer) if answer else Cost(0.0, 0, "the process ended")
+
+
+def _run(work: Callable[[], object]) -> Cost:
+    # On top of what this process has mapped, which grows with the tests before.
+    most = psutil.Process().memory_info().vms + MAX_MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    before, begin_s = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    try:
+        work()
+        answer = "200"
+    except ItemError as error:
+        answer = error.type
+    except Exception as error:
+        answer = f"BUG {error!r}"
+    cpu_s = time.process_time() - begin_s
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return Cost(cpu_s, (after - before) // 1024, answer)

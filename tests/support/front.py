@@ -364,10 +364,12 @@ def load(
     pause_s: float = 0.0,
     ledger: list[str] | None = None,
     timeout_s: float = MAX_S,
+    is_kept: bool = True,
 ) -> Iterator[Seen]:
     """Runs clients that send one request after the other, each on its own connection.
 
     A refused client tries again a little later. Ids of answered requests go into the ledger too.
+    Unless it is kept, a connection has one request.
     """
     seen, stop = Seen(pause_s=pause_s), threading.Event()
     parts = urlsplit(url)
@@ -376,7 +378,7 @@ def load(
         connection = HTTPConnection(parts.netloc, timeout=timeout_s)
         while not stop.is_set():
             number += 1
-            is_new = not is_kept(connection)
+            is_new = not is_open(connection)
             began_s = time.monotonic()
             try:
                 if is_new:
@@ -400,6 +402,8 @@ def load(
             seen.replies.append(Reply(reply.status, request_id, began_s, took_s))
             if reply.status == 200 and ledger is not None:
                 ledger.append(request_id)
+            if not is_kept:
+                connection.close()
             stop.wait(0.1 if "retry-after" in reply.headers else seen.pause_s)
         connection.close()
 
@@ -413,16 +417,18 @@ def load(
         one.result()
 
 
-def is_kept(connection: HTTPConnection) -> bool:
+def is_open(connection: HTTPConnection) -> bool:
     """Tells whether a connection is open; one that the server has closed is closed here too."""
     if connection.sock is not None and select([connection.sock], [], [], 0)[0]:
         connection.close()
     return connection.sock is not None
 
 
-def load_for(url: str, bodies: Sequence[bytes], clients: int, seconds: float) -> Seen:
+def load_for(
+    url: str, bodies: Sequence[bytes], clients: int, seconds: float, **options: Any
+) -> Seen:
     """Returns the results of some seconds of load."""
-    with load(url, bodies, clients) as seen:
+    with load(url, bodies, clients, **options) as seen:
         time.sleep(seconds)
     return seen
 

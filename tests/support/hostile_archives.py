@@ -13,6 +13,7 @@ from typing import Any
 from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, MANIFEST
 
 MODEL = {"modelName": "m", "modelVersion": "1.0", "handler": "image_classifier"}
+STOCK = {**MODEL, "modelFile": "net.py", "serializedFile": "net.pt"}
 # It runs in a folder of its own, with few variables.
 CLASS_FILE = "import pathlib\n\n(pathlib.Path.home() / 'ran').touch()\n"
 FILES = {
@@ -48,8 +49,7 @@ def pack(
 
 def with_model(**changes: Any) -> Make:
     """Returns what packs an archive whose manifest has these values."""
-    model = {**MODEL, "modelFile": "net.py", "serializedFile": "net.pt", **changes}
-    return lambda path: pack(path, {"model": model})
+    return lambda path: pack(path, {"model": {**STOCK, **changes}})
 
 
 def with_member(

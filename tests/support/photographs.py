@@ -16,17 +16,15 @@ from typing import Any
 
 from PIL import Image
 
-SKIMAGE = ("skimage", "data")
-SKLEARN = ("sklearn", "datasets/images")
-# (package and folder, files).
+# (package, its folder, files).
 FILES = (
     (
-        SKIMAGE,
+        *("skimage", "data"),
         """astronaut.png brick.png camera.png cell.png chelsea.png clock_motion.png coffee.png
         coins.png grass.png gravel.png ihc.png moon.png motorcycle_left.png motorcycle_right.png
         page.png hubble_deep_field.jpg retina.jpg rocket.jpg""",
     ),
-    (SKLEARN, "china.jpg flower.jpg"),
+    ("sklearn", "datasets/images", "china.jpg flower.jpg"),
 )
 # Name of the crop -> file, (left, top, right, bottom). They do not overlap one another.
 CROPS = {
@@ -80,21 +78,14 @@ def with_bits(jpeg: bytes, bits: int) -> bytes:
 
 
 def find_photograph(name: str) -> Photograph:
-    """Returns the photograph called `name`.
-
-    Raises:
-        KeyError: no photograph has that name.
-    """
+    """Returns the photograph called `name`."""
     return {photograph.name: photograph for photograph in PHOTOGRAPHS}[name]
 
 
 def _list_photographs() -> list[Photograph]:
     whole = {}
-    for (package, inside), names in FILES:
-        spec = importlib.util.find_spec(package)
-        if spec is None or spec.origin is None:
-            raise RuntimeError(f"{package} is missing; pip install '.[dev]'")
-        folder = Path(spec.origin).parent / inside
+    for package, inside, names in FILES:
+        folder = Path(str(importlib.util.find_spec(package).origin)).parent / inside
         for path in map(folder.joinpath, names.split()):
             whole[path.stem] = Photograph(path.stem, path)
     crops = [Photograph(name, whole[source].path, box) for name, (source, box) in CROPS.items()]

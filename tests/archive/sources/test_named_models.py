@@ -12,7 +12,7 @@ from offpath.archive.model_probe import count_classes
 from offpath.archive.sources.named_models import EMBEDDED, describe_model
 from offpath.errors import WrongOption
 from offpath.handler.image.geometry import InputGeometry
-from tests.archive.conftest import load, run_definition
+from tests.archive.conftest import load
 
 
 @pytest.mark.parametrize("name", EMBEDDED)
@@ -21,22 +21,6 @@ def test_embedded_model_has_a_thousand_classes_and_settings_of_ours(name: str) -
     assert count_classes(described.define({}).make(), InputGeometry()) == 1000
     config = make_model_config(load_preset("cpu"), {}, described.handler)
     assert config.settings["handler"] == described.handler
-
-
-def test_torchvision_model_takes_its_classes_from_the_weights(tmp_path: Path) -> None:
-    from torchvision.models import get_model
-
-    weights = get_model("squeezenet1_1", num_classes=6).state_dict()
-    torch.save({"state_dict": weights}, tmp_path / "own.pt")
-    source, said = load("torchvision:squeezenet1_1", str(tmp_path / "own.pt"))
-    assert count_classes(source.module, InputGeometry()) == 6
-    assert source.definition is not None and "num_classes=6" in source.definition
-    assert source.labels is None
-    assert source.handler["image_size"] == 224
-    assert source.handler["interpolation"] == "bilinear"
-    assert any("preprocessing of its published weights" in line for line in said)
-    made = run_definition(source, tmp_path)
-    made.load_state_dict(dict(source.weights or {}))
 
 
 def test_timm_model_takes_classes_and_channels_from_the_weights(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from offpath.handler.config import HandlerConfig
 from tests.archive.sources.test_stock_archive import convert
 from tests.support.echo_archive import make_stock
 from tests.support.guarantees import guarantee
-from tests.support.hostile_archives import pack
+from tests.support.hostile_archives import STOCK, pack
 from tests.support.photographs import PHOTOGRAPHS
 
 # TorchServe's example examples/image_classifier/mnist, with its model in fewer layers.
@@ -215,24 +215,20 @@ def test_only_derived_settings_are_taken_of_what_an_archives_code_says(
 def test_code_that_does_not_describe_itself_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, limit_s: float, refused: str
 ) -> None:
-    files = {"net.py": b"", "net.pth": b"", "a_handler.py": code.encode()}
+    files = {"net.py": b"", "net.pt": b"", "a_handler.py": code.encode()}
     pack(tmp_path / "old.mar", {"model": {**STOCK, "handler": "a_handler.py"}}, files)
     monkeypatch.setattr(old_handler, "LIMIT_S", limit_s)
     with pytest.raises(WrongOption, match=f"a_handler.py cannot be converted: {refused}"):
         convert_handler(unpack(tmp_path / "old.mar", tmp_path / "old"))
 
 
-STOCK = {
-    **{"modelName": "m", "handler": "image_classifier"},
-    **{"modelFile": "net.py", "serializedFile": "net.pth"},
-}
 MODEL = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(1))
 SCORES = torch.softmax(torch.tensor([0.2, 0.4, 0.6]), 0).tolist()
 
 
 def compare(folder: Path, monkeypatch: pytest.MonkeyPatch, said: object) -> str:
     """Compares what the old handler says of a photograph with a model that averages its pixels."""
-    pack(folder / "old.mar", {"model": STOCK}, {"net.py": b"", "net.pth": b""})
+    pack(folder / "old.mar", {"model": STOCK}, {"net.py": b"", "net.pt": b""})
     (folder / "photographs").mkdir()
     Image.new("RGB", (8, 8), (51, 102, 153)).save(folder / "photographs" / "one.png")
     (folder / "photographs" / "README").touch()

@@ -15,7 +15,9 @@ import torch
 from torchvision import models
 
 from offpath.archive.build import save_weights
+from offpath.archive.model_probe import count_classes
 from offpath.archive.sources.model_source import ModelSource
+from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.model.weights import make_with_weights
 from tests.archive.conftest import load, run_definition
 
@@ -120,11 +122,17 @@ def test_published_weights_answer_as_torchvisions_own_model(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_weights_that_may_be_trained_from_scratch_are_warned_of(tmp_path: Path) -> None:
+def test_own_weights_bring_their_classes_and_a_warning_where_training_matters(
+    tmp_path: Path,
+) -> None:
     model = models.get_model("googlenet", num_classes=6, aux_logits=False, init_weights=False)
     torch.save(model.state_dict(), tmp_path / "own.pt")
     source, said = load("torchvision:googlenet", str(tmp_path / "own.pt"))
     assert "num_classes=6" in source.definition and source.labels is None
+    assert count_classes(source.module, InputGeometry()) == 6
+    assert source.handler["image_size"] == 224 and source.handler["interpolation"] == "bilinear"
+    assert any("preprocessing of its published weights" in line for line in said)
+    run_definition(source, tmp_path).load_state_dict(dict(source.weights))
     assert any("warning" in line and "'transform_input': True" in line for line in said)
 
 

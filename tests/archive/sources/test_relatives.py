@@ -19,12 +19,8 @@ from offpath.archive.sources.stock_archive import unpack
 from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
 from offpath.handler.model.weights import make_with_weights
-from tests.support.hostile_archives import pack
+from tests.support.hostile_archives import STOCK, pack
 
-STOCK = {
-    **{"modelName": "m", "handler": "image_classifier"},
-    **{"modelFile": "net.py", "serializedFile": "net.pth"},
-}
 NET = """
 import torch
 
@@ -113,7 +109,7 @@ def lack_counters() -> dict[str, torch.Tensor]:
 
 def make_old(folder: Path, text: str, checkpoint: Any, legacy: bool = False) -> Path:
     torch.save(checkpoint, folder / "w.pth", _use_new_zipfile_serialization=not legacy)
-    files = {"net.py": text.encode(), "net.pth": (folder / "w.pth").read_bytes()}
+    files = {"net.py": text.encode(), "net.pt": (folder / "w.pth").read_bytes()}
     files["sizes.txt"] = b"4"
     pack(folder / "old.mar", {"model": STOCK}, files)
     return folder / "old.mar"
@@ -123,7 +119,7 @@ def run_as_torchserve(old: Path, folder: Path, images: torch.Tensor) -> torch.Te
     """Loads the archive's model with the calls of `_load_pickled_model` in base_handler.py."""
     unpack(old, folder)
     model = read_definition(folder / "net.py", None).make()
-    model.load_state_dict(torch.load(folder / "net.pth", weights_only=True))
+    model.load_state_dict(torch.load(folder / "net.pt", weights_only=True))
     model.eval()
     with torch.inference_mode():
         return model(images)

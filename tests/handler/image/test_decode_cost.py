@@ -15,11 +15,12 @@ from offpath.handler.errors import ImageTooCostly, ImageTooLarge, UnsupportedFor
 from offpath.handler.image import decode_cost
 from offpath.handler.image.decode import DecodeOptions, decode_image
 from offpath.handler.image.decode_cost import BUDGET_S
-from tests.fuzz.costly_requests import deflated_after_nothing, jpeg_of_exif
 from tests.support.costly import (
     bmp_of_runs,
     damaged_jpeg,
+    deflated_after_nothing,
     gif_of_comments,
+    jpeg_of_exif,
     lossless_jpeg,
     make_tiff,
     png_of_chunks,

@@ -1,11 +1,9 @@
-"""Real S3 servers, real writer processes to kill, and a small real disk to fill up."""
+"""An S3 server that checks no signatures, and logs that are closed at the end."""
 
 from __future__ import annotations
 
-import subprocess
 import uuid
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,7 @@ from offpath.handler.prediction_log import prediction_log
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.prediction_log import PredictionLog, open_prediction_log
 from offpath.handler.prediction_log.record import Record
-from tests.support.bucket import read_out
 from tests.support.s3_servers import S3Server, run_moto
-from tests.support.spool_writers import Writer, run_writers
 
 
 @pytest.fixture(scope="session")
@@ -68,37 +64,3 @@ def make_record(event_id: str = "", **fields: Any) -> Record:
         version="1.0",
         **fields,
     )
-
-
-@pytest.fixture
-def start_writer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Writer]]:
-    """Starts writers whose ledger is checked at the end: with the bucket, if there is one."""
-    settings = {"spool_dir": f"{tmp_path}/spool", "uri": f"file://{tmp_path}/out"}
-    count = partial(read_out, tmp_path / "out")
-    if "bucket" in request.fixturenames:
-        count = request.getfixturevalue("bucket").event_counts
-    with run_writers(settings, count) as start:
-        yield start
-
-
-@pytest.fixture
-def mount_tmpfs(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """Mounts a small disk; skips the test if that is not permitted."""
-    mounted: list[Path] = []
-
-    def mount(options: str) -> Path:
-        folder = tmp_path / f"disk{len(mounted)}"
-        folder.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-        try:
-            done = subprocess.run(command, capture_output=True)
-        except FileNotFoundError:
-            pytest.skip("there is no mount program")
-        if done.returncode != 0:
-            pytest.skip("mounting a small disk is not permitted here")
-        mounted.append(folder)
-        return folder
-
-    yield mount
-    for folder in mounted:
-        subprocess.run(["umount", "-l", str(folder)], check=True)

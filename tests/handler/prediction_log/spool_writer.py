@@ -19,15 +19,14 @@ def main() -> None:
     mapping, options = (json.loads(argument) for argument in sys.argv[1:])
     settings = PredictionLogSettings.from_mapping(mapping, {})
     log = open_prediction_log(settings, model="m", version="1.0")
-    batch_size = options.get("batch_size", 4)
     for batch in itertools.count():
-        records = [
-            Record(uuid.uuid4().hex, format_inference_time(), "m", "1.0", user_id="u" * 40)
-            for _ in range(batch_size)
-        ]
-        log.append(records)
-        ids = "".join(f"{record.event_id}\n" for record in records)
-        os.write(1, ids.encode())
+        count = options.get("batch_size", 4)
+        ids = options.get("names") or [uuid.uuid4().hex for _ in range(count)]
+        log.append([Record(one, format_inference_time(), "m", "1.0", "u" * 40) for one in ids])
+        os.write(1, "".join(f"{one}\n" for one in ids).encode())
+        if "names" in options:
+            # It ships nothing from now on.
+            os.kill(os.getpid(), signal.SIGSTOP)
         if batch + 1 == options.get("batches"):
             break
         time.sleep(options.get("pause_s", 0.002))

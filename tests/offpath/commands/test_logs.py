@@ -15,9 +15,9 @@ import pytest
 
 from offpath.handler.prediction_log.packing import compress
 from offpath.handler.prediction_log.record import FIELDS, Record
+from tests.offpath.commands.conftest import Logs, StartWorker, record, write_log
 from tests.offpath.conftest import read_json_keys
 from tests.support.eventually import eventually
-from tests.support.prediction_logs import Logs, StartWorker, kill, record, write_log
 
 ROOT = Path(__file__).parents[3]
 
@@ -27,7 +27,7 @@ def test_ship_leaves_living_workers_alone_and_takes_what_dead_ones_left(
 ) -> None:
     # Of another sink: a living worker of the same one would adopt what the dead one left.
     dead, alive = start_worker("a b c"), start_worker("d", f"file://{tmp_path}/other")
-    kill(dead)
+    dead.kill()
     # As a worker leaves one that has answered nothing since its last delivery.
     for segment in list(tmp_path.glob("spool/*/*/*.spool")):
         if segment.parent.name.split("-")[-2] == str(dead.pid):
@@ -40,7 +40,7 @@ def test_ship_leaves_living_workers_alone_and_takes_what_dead_ones_left(
     assert done.code == 0, done.err
     assert (report["shipped_segments"], report["shipped_records"]) == (1, 3)
     assert (report["left_segments"], report["living_segments"]) == (0, 1)
-    kill(alive)
+    alive.kill()
     again = logs("ship", "--spool", tmp_path / "spool")
     assert "shipped 1 segments with 1 records; 0 left" in again.out
     assert not any(path.is_dir() for path in tmp_path.glob("spool/*/*"))
@@ -50,7 +50,7 @@ def test_ship_leaves_living_workers_alone_and_takes_what_dead_ones_left(
 
 
 def test_ship_sets_a_torn_line_aside(logs: Logs, tmp_path: Path, start_worker: StartWorker) -> None:
-    kill(start_worker("a b"))
+    start_worker("a b").kill()
     (segment,) = tmp_path.glob("spool/*/*/*.spool")
     segment.write_bytes(segment.read_bytes()[:-20])
 
@@ -74,7 +74,7 @@ def test_ship_watch_takes_what_dies_while_it_watches_and_ends_at_sigterm(
         stdout=subprocess.PIPE,
         text=True,
     )
-    kill(worker)
+    worker.kill()
     eventually(lambda: list(tmp_path.glob("out/*/*/*")))
     watcher.send_signal(signal.SIGTERM)
     output, _ = watcher.communicate()
@@ -87,7 +87,7 @@ def test_status_tells_what_waits_and_changes_nothing(
     logs: Logs, tmp_path: Path, start_worker: StartWorker
 ) -> None:
     begin_s = time.monotonic()
-    kill(start_worker("a b"))
+    start_worker("a b").kill()
     start_worker("c", f"file://{tmp_path}/other")
     before = sorted(tmp_path.rglob("spool/*"))
 

@@ -12,10 +12,10 @@ import pytest
 from offpath.handler.prediction_log.packing import compress
 from offpath.handler.prediction_log.segment import MAX_OBJECT_BYTES
 from offpath.serving.prediction_log.reading import MAX_DAMAGED_LINES
+from tests.offpath.commands.conftest import Logs, StartWorker, record, write_log
 from tests.offpath.conftest import Run
 from tests.support.guarantees import guarantee
 from tests.support.pages import list_requests, read_page
-from tests.support.prediction_logs import Logs, StartWorker, kill, record, write_log
 from tests.support.s3_servers import run_moto
 
 RECORD = b'{"event_id":"x","inference_time":"2026-11-21T03:51:42Z"}'
@@ -102,7 +102,7 @@ def test_objects_that_are_no_files_are_named_and_the_rest_is_read(run: Run, tmp_
 def test_segment_that_is_too_large_is_set_aside_and_the_rest_is_shipped(
     logs: Logs, tmp_path: Path, start_worker: StartWorker
 ) -> None:
-    kill(start_worker("a"))
+    start_worker("a").kill()
     (segment,) = tmp_path.glob("spool/*/*/*.spool")
     huge = segment.with_name(segment.name.replace("-0000", "-0009"))
     huge.touch()
@@ -126,7 +126,7 @@ def test_segment_that_is_too_large_is_set_aside_and_the_rest_is_shipped(
 def test_poisoned_notes_of_a_spool_reach_no_terminal(
     logs: Logs, tmp_path: Path, start_worker: StartWorker, poison: dict[str, str]
 ) -> None:
-    kill(start_worker("a"))
+    start_worker("a").kill()
     (sink,) = tmp_path.glob("spool/*")
     name = "sink.json" if "uri" in poison else "last-error.json"
     (sink / name).write_text(json.dumps(poison))

@@ -10,8 +10,8 @@ import pytest
 
 from offpath.handler.prediction_log.record import Record
 from offpath.serving.prediction_log.log_report import FIGURES
+from tests.offpath.commands.conftest import write_log
 from tests.offpath.conftest import Done, Run, read_json_keys
-from tests.support.prediction_logs import write_log
 
 DAY = "2026-11-{day:02}T12:00:00.000Z"
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,26 +15,11 @@ import pytest
 from tests.offpath.conftest import Done
 from tests.support.bucket import Bucket
 from tests.support.s3_servers import S3Server
-from tests.support.spool_writers import Writer, run_writers
+from tests.support.spool_writers import Writer
 
 pytestmark = pytest.mark.s3
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def start_writer(
-    seaweedfs: S3Server, bucket: Bucket, tmp_path: Path
-) -> Iterator[Callable[..., Writer]]:
-    settings = {
-        "uri": bucket.uri,
-        "spool_dir": str(tmp_path / "spool"),
-        "segment_max_age_s": 0.2,
-        "segment_max_bytes": 20_000,
-        "s3": {"endpoint_url": seaweedfs.endpoint_url},
-    }
-    with run_writers(settings, bucket.event_counts) as start:
-        yield start
 
 
 def start_logs(*arguments: str, **environ: str) -> subprocess.Popen[str]:
@@ -58,9 +43,11 @@ def test_two_workers_and_a_ship_from_outside_deliver_everything_once(
     seaweedfs: S3Server, bucket: Bucket, start_writer: Callable[..., Writer], tmp_path: Path
 ) -> None:
     uri, spool = bucket.uri, tmp_path / "spool"
+    settings = {"uri": uri, "s3": {"endpoint_url": seaweedfs.endpoint_url}}
+    settings |= {"segment_max_age_s": 0.2, "segment_max_bytes": 20_000}
     writers: list[Writer] = []
     for _ in range(2):
-        first, second = start_writer(), start_writer()
+        first, second = start_writer(**settings), start_writer(**settings)
         writers += [first, second]
         first.wait_until_written()
         second.wait_until_written()

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from offpath.serving.granian.worker import TICK_S
-from tests.fuzz.costly_requests import PALETTE, png
+from tests.support.costly import PALETTE, png
 from tests.support.eventually import eventually
 from tests.support.front import FrontProcess, read_counts
 from tests.support.guarantees import guarantee

@@ -15,7 +15,7 @@ import pytest
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException
 
-from tests.fuzz.costly_requests import PALETTE, png
+from tests.support.costly import PALETTE, png
 from tests.support.eventually import eventually
 from tests.support.guarantees import guarantee
 from tests.support.photographs import PHOTOGRAPHS, encode

@@ -22,7 +22,7 @@ from offpath.serving.service.kserve import (
     read_v2,
 )
 from offpath.serving.service.messages import Refused
-from tests.fuzz.costly_requests import measure
+from tests.support.costly import measure
 from tests.support.guarantees import guarantee
 
 MOST = 4
