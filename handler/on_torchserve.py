@@ -64,9 +64,10 @@ class TorchServeHandler(ImageClassifier):
                 for idx, one in enumerate(texts)
             }
         asked = [idx for idx, row in enumerate(data) if not self._is_description(row, texts[idx])]
-        answered = self.classify(
-            [Request(data[idx], context.get_request_id(idx) or "", texts[idx]) for idx in asked]
-        )
+        requests = [
+            Request(data[idx], context.get_request_id(idx) or "", texts[idx]) for idx in asked
+        ]
+        answered = self.classify(requests) if requests else []
         replies = dict(zip(asked, answered))
         if self._door is None and connection is not None:
             # This is the first that we see of a request. A door counts its own.

@@ -87,6 +87,9 @@ def test_a_description_is_answered_between_predictions(handler: Any, context: Co
     good, described, bad = handle(handler, context, *rows)
     assert (good[0], described[0], bad[0]) == (200, 200, 415)
     assert described[1]["handler"] == "offpath"
+    handler.calls.clear()
+    ((status, _, _),) = handle(handler, context, ({}, {"describe": "True"}))
+    assert status == 200 and handler.calls == ["handle"]  # no batch is counted
 
 
 @guarantee("Forged headers, names and keys")
