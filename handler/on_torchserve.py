@@ -49,8 +49,7 @@ class TorchServeHandler(ImageClassifier):
             TorchServe would answer 507.
         """
         connection: socket.socket | None = getattr(context, "cl_socket", None)
-        was_sick = self.health is not None
-        if was_sick and connection is not None:
+        if self.health is not None and connection is not None:
             # The thread that ends this process was late. A reply would only bring the next batch.
             os._exit(EXIT_STATUS)
         began_s = time.monotonic()
@@ -73,7 +72,7 @@ class TorchServeHandler(ImageClassifier):
             # This is the first that we see of a request. A door counts its own.
             for reply in answered:
                 self.metrics.count_requests(reply.status, time.monotonic() - began_s)
-        if self.health is not None and not was_sick and connection is not None:
+        if self.health is not None and connection is not None:
             end_after_reply(connection)
         return [
             send(context, idx, replies.get(idx) or encode_json(self.describe()), headers[idx])
