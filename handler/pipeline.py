@@ -136,12 +136,10 @@ class Pipeline:
         def read(idx: int) -> None:
             items[idx] = self.read(requests[idx], end_s)
 
-        shares = dict.fromkeys(READ_STAGES, 0.0)
+        shares: dict[Stage, float] = {}
         with timer.shared(shares):
             self._share_out(read, [idx for idx, item in enumerate(items) if item.error is None])
-            for item in items:
-                for stage, seconds in zip(READ_STAGES, item.seconds):
-                    shares[stage] += seconds
+            shares.update(sum_seconds(items))
         return Batch(items, timer)
 
     def predict(self, batch: Batch) -> Batch:
@@ -229,9 +227,9 @@ class Pipeline:
             shares[Stage.TRANSFORM] += time.perf_counter() - decoded
             batch.without_memory = decoder.without_memory
             self._share_out(lambda n: self._decode(left[n]), range(len(left)))
-            for item in left:
-                for stage, seconds in zip(READ_STAGES[1:], item.seconds[1:]):
-                    shares[stage] += seconds
+            on_cpu = sum_seconds(left)
+            for stage in shares:
+                shares[stage] += on_cpu[stage]
 
     def _decode(self, item: Item) -> None:
         """Decodes and resizes one item on the CPU; its thread's clock counts the seconds."""
@@ -247,9 +245,17 @@ class Pipeline:
 def batch_of(items: Sequence[Item]) -> Batch:
     """Makes a batch of items that were read one by one, whose seconds count as the batch's."""
     batch = Batch(list(items), StageTimer())
-    for item in items:
-        batch.timer.add(dict(zip(READ_STAGES, item.seconds)))
+    batch.timer.add(sum_seconds(items))
     return batch
+
+
+def sum_seconds(items: Sequence[Item]) -> dict[Stage, float]:
+    """Returns the seconds of items by the stages of reading."""
+    sums = dict.fromkeys(READ_STAGES, 0.0)
+    for item in items:
+        for stage, seconds in zip(READ_STAGES, item.seconds):
+            sums[stage] += seconds
+    return sums
 
 
 def set_threads(threads: int) -> None:
