@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from offpath.handler.archive_context import ArchiveContext
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
-from offpath.handler.contract import Item, Reply, Request
+from offpath.handler.contract import ArchiveContext, Item, Reply, Request
 from offpath.handler.custom_handler import CustomReplies, Result
 from offpath.handler.deadline import Deadlines
 from offpath.handler.errors import DeadlineExceeded, ItemError, ModelOutOfMemory, without_frames

@@ -88,12 +88,41 @@ def drop(name: str, value: float, is_counter: bool, labels: Mapping[str, str]) -
     """Publishes nothing: the metrics of a server that has none."""
 
 
-class Classifier(Protocol):
-    """A loaded archive. Only `read` may be called from several threads at once."""
+@dataclass(frozen=True)
+class ArchiveContext:
+    """The facts with which a classifier is loaded, by the names of TorchServe's Context.
+
+    Attributes:
+        model_name: the name under which the model is served.
+        manifest: the archive's MAR-INF/MANIFEST.json.
+        model_yaml_config: its model-config.yaml.
+        system_properties: `model_dir`, `gpu_id` (None for the CPU) and `batch_size`.
+        publish: publishes the classifier's metrics.
+    """
+
+    model_name: str
+    manifest: Mapping[str, Any]
+    model_yaml_config: Mapping[str, Any]
+    system_properties: Mapping[str, Any]
+    publish: Publish = drop
+
+
+class Model(Protocol):
+    """The calls that every server makes; another archive's own handler has them too."""
 
     @property
     def health(self) -> str | None:
         """The reason why this process must be replaced; None while the model works."""
+
+    def classify(self, requests: Sequence[Request]) -> list[Reply]:
+        """Answers a batch, one reply per request, in order; decodes on threads of its own."""
+
+    def close(self) -> None:
+        """Ends the model after its last batch; a classifier writes its metrics and its log."""
+
+
+class Classifier(Model, Protocol):
+    """A loaded archive. Only `read` may be called from several threads at once."""
 
     def read(self, request: Request) -> Item:
         """Decodes a request's image; what is wrong with it becomes the item's error."""
@@ -101,14 +130,8 @@ class Classifier(Protocol):
     def answer(self, items: Sequence[Item]) -> list[Reply]:
         """Answers a batch, one reply per item, in order; records and counts it."""
 
-    def classify(self, requests: Sequence[Request]) -> list[Reply]:
-        """Reads a batch on threads of its own, and answers it."""
-
     def describe(self) -> dict[str, Any]:
         """Returns device, engine, precision and more."""
 
     def warm_up(self) -> None:
         """Computes full batches, which are neither recorded nor counted."""
-
-    def close(self) -> None:
-        """Writes the last metrics; the prediction log uploads what it can in a few seconds."""

@@ -19,9 +19,8 @@ from ts.metrics.metric_cache_errors import MetricsCacheKeyError
 from ts.metrics.metric_type_enum import MetricTypes
 from ts.torch_handler.image_classifier import ImageClassifier
 
-from offpath.handler.archive_context import ArchiveContext
 from offpath.handler.classifier import OffpathClassifier
-from offpath.handler.contract import Reply, Request
+from offpath.handler.contract import ArchiveContext, Reply, Request
 from offpath.handler.latency import REQUEST_BUCKETS, STAGE_BUCKETS
 from offpath.handler.metrics import Metrics
 from offpath.handler.process.foreign_server import declares, warn_of_losses

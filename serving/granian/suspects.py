@@ -20,16 +20,13 @@ import signal
 import struct
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from offpath.handler.contract import Reply, Request
+from offpath.handler.contract import Model, Reply, Request
 from offpath.handler.error_kinds import ENDS_WORKERS
 from offpath.handler.wire_names import BODY_HEADER, CLIENT_HEADER
 from offpath.serving.service.batch_queue import ALONE
 from offpath.serving.service.messages import Refused
-
-if TYPE_CHECKING:
-    from offpath.serving.service.model_service import Model
 
 SUSPECT_DEATHS = 2
 REFUSED_S = 3600.0

@@ -28,7 +28,7 @@ from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
 from granian.server.embed import Server as HTTPServer
 
 from offpath.archive.mar_file import unpack_missing
-from offpath.handler.contract import Request
+from offpath.handler.contract import Model, Request
 from offpath.handler.error_kinds import ErrorKind
 from offpath.handler.errors import ItemError
 from offpath.handler.request.body_from_front_door import DoorBodies
@@ -44,7 +44,7 @@ from offpath.serving.server.served_model import ServedModel
 from offpath.serving.server.server_settings import LOOPBACK
 from offpath.serving.service.archived_classifier import load_classifier
 from offpath.serving.service.messages import Refused, list_served
-from offpath.serving.service.model_service import Model, ModelService, ServiceSettings, ignore
+from offpath.serving.service.model_service import ModelService, ServiceSettings, ignore
 
 if TYPE_CHECKING:  # the second imports what our classifier does not need
     from offpath.handler.classifier import OffpathClassifier

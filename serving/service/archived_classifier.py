@@ -7,11 +7,15 @@ prediction log. A server only adds how requests arrive and how replies leave.
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from offpath.handler.contract import Publish, drop
+import yaml
+
+from offpath.handler.contract import ArchiveContext, Publish, drop
+from offpath.handler.serving_settings import ServingSettings
 
 if TYPE_CHECKING:
     from offpath.handler.classifier import OffpathClassifier
@@ -46,11 +50,17 @@ def load_classifier(
             f"only TorchServe calls {classifier.__name__}.handle; serve the archive with "
             "TorchServe, or override postprocess_item, preprocess, inference or postprocess"
         )
-    # The archive's own copy, which can be imported once its entry was loaded.
-    from offpath.handler.archive_context import ArchiveContext
-
+    manifest = json.loads((folder / "MAR-INF" / "MANIFEST.json").read_text())
+    model = manifest["model"]
+    config = yaml.safe_load((folder / model["configFile"]).read_text()) or {}
+    if threads is not None:
+        config["handler"] = {**(config.get("handler") or {}), "threads": threads}
+    size = batch_size or ServingSettings.from_mapping(config).batch_size
+    properties = {"model_dir": str(folder), "gpu_id": gpu, "batch_size": size}
     loaded: OffpathClassifier = classifier()
-    loaded.initialize(ArchiveContext.read(folder, batch_size, gpu, threads, publish, name))
+    loaded.initialize(
+        ArchiveContext(name or model["modelName"], manifest, config, properties, publish)
+    )
     return loaded
 
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import IPv6Network
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from offpath.handler.contract import Publish, Reply, Request
+from offpath.handler.contract import Model, Publish, Reply, Request
 from offpath.handler.error_kinds import BUSY, MODEL_GONE, TOO_MANY
 from offpath.handler.wire_names import (
     BODY_HEADER,
@@ -85,23 +85,6 @@ class ServiceSettings:
     is_foreign: bool = False
 
 
-class Model(Protocol):
-    """The calls of a classifier that the service makes; another archive's handler has them too."""
-
-    @property
-    def health(self) -> str | None:
-        """The reason why this process must be replaced; None while the model works."""
-
-    def classify(self, requests: Sequence[Request]) -> list[Reply]:
-        """Answers a batch, one reply per request, in order.
-
-        Of several requests it may leave some to a batch of their own: their reply is ALONE.
-        """
-
-    def close(self) -> None:
-        """Ends the model after its last batch."""
-
-
 def largest_body_bytes(max_payload_bytes: int) -> int:
     """Returns the size of the largest body that can hold an image of this size: base64 in JSON."""
     return -(-max_payload_bytes // 3) * 4 + ENVELOPE_BYTES
@@ -133,6 +116,7 @@ class ModelService:
     """Answers requests for one version of a model.
 
     Args:
+        model: may leave some of several requests to a batch of their own: their reply is ALONE.
         count_requests: counts replies by status, seconds that they took, and number.
         count: gets +1 when a request begins to wait for its batch, and -1 when it is answered.
         on_sick: gets the diagnosis after each batch of a broken model, in the batch's thread.

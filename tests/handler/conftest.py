@@ -13,10 +13,9 @@ import torch
 
 from offpath.archive import models
 from offpath.archive.models.near_free import NearFree
-from offpath.handler.archive_context import ArchiveContext
 from offpath.handler.classifier import encode_items
 from offpath.handler.config import HandlerConfig
-from offpath.handler.contract import Publish, Reply, Request, drop
+from offpath.handler.contract import ArchiveContext, Publish, Reply, Request, drop
 from offpath.handler.image.decode import Pixels
 from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.model.engines.eager import EagerEngine
