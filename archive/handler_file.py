@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,15 +31,12 @@ class HandlerFile:
         return f"{self.file.stem}:{self.class_name}"
 
 
-def load_custom_handler(
-    named: str, own: Iterable[object] = (), say: Say = say_nothing
-) -> HandlerFile:
+def load_custom_handler(named: str, say: Say = say_nothing) -> HandlerFile:
     """Imports the user's handler file as the worker will, and finds its class.
 
     Args:
         named: `my_handler.py`, or `my_handler.py:Class` if the file defines several.
-        own: the keys of the setting `own`.
-        say: told of methods that are never called and keys that are never read.
+        say: told of methods that are never called.
 
     Raises:
         WrongOption: there is no such file, its name cannot be imported, the import fails, or the
@@ -63,7 +59,7 @@ def load_custom_handler(
             + (f"; choose one: --handler {file.name}:{[*found][0]}" if found else "")
         )
     class_name = class_name or [*found][0]
-    for doubt in (*_find_uncalled(found[class_name]), *_find_unread(own, file)):
+    for doubt in _find_uncalled(found[class_name]):
         say(f"warning: {doubt}")
     return HandlerFile(file, class_name)
 
@@ -80,13 +76,6 @@ def _find_uncalled(handler: type) -> Iterator[str]:
         near = suggest(name, called, MUCH_LIKE)
         if near or name in NOT_CALLED:
             yield f"offpath does not use {handler.__name__}.{name}{near}"
-
-
-def _find_unread(own: Iterable[object], file: Path) -> Iterator[str]:
-    words = re.findall(r"\w+", file.read_text(encoding="utf-8", errors="replace"))
-    for key in map(str, own):
-        if key not in words:
-            yield f"{file.name} does not name the setting own.{key}{suggest(key, words)}"
 
 
 def _find_subclasses(file: Path) -> dict[str, type]:

@@ -12,7 +12,6 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,21 +56,16 @@ MAX_DIFFERENT = 8.0
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
-@dataclass(frozen=True)
-class PretrainedFolder:
-    """The content of the folder; `handler` is its preprocessing and head as `handler:` settings."""
-
-    definition: Definition
-    weights: dict[str, torch.Tensor]
-    labels: list[str]
-    handler: dict[str, Any]
-
-
-def load_pretrained(folder: Path, say: Say) -> PretrainedFolder:
+def load_pretrained(
+    folder: Path, say: Say
+) -> tuple[Definition, dict[str, torch.Tensor], list[str], dict[str, Any]]:
     """Loads the folder.
 
     Args:
         say: told which preprocessing was found, and how far our pixels are from the processor's.
+
+    Returns:
+        The definition, the weights, the labels, and preprocessing and head as `handler:` settings.
 
     Raises:
         WrongOption: a file is missing, names code of its own, has no weights for an image
@@ -116,7 +110,7 @@ def load_pretrained(folder: Path, say: Say) -> PretrainedFolder:
         f"{folder.name}: preprocessing of its {kind} ({settings}), whose pixels differ from ours "
         f"by {difference:.2f} of 255 on average; --set changes it"
     )
-    return PretrainedFolder(_define(model), model.state_dict(), labels, handler)
+    return _define(model), model.state_dict(), labels, handler
 
 
 def _check_files(folder: Path) -> None:

@@ -213,11 +213,11 @@ def _load_named(named: str, wanted: _Wanted) -> ModelSource | None:
 
 
 def _load_folder(folder: Path, say: Say) -> ModelSource:
-    found = load_pretrained(folder, say)
-    module = found.definition.make()
-    _fit(module, found.weights, folder.name)
-    source = _from_definition(found.definition, module, found.weights, None)
-    return replace(source, labels=found.labels, handler=found.handler)
+    definition, weights, labels, handler = load_pretrained(folder, say)
+    module = definition.make()
+    _fit(module, weights, folder.name)
+    source = _from_definition(definition, module, weights, None)
+    return replace(source, labels=labels, handler=handler)
 
 
 def _load_python(path: Path, attribute: str | None, wanted: _Wanted) -> ModelSource:
@@ -285,24 +285,14 @@ def _fit(module: torch.nn.Module, state_dict: StateDict, source: str) -> StateDi
     except Exception as error:
         lines = str(error).splitlines()[1 : 1 + LINES_SHOWN] or [format_error(error)]
         reason = "; ".join(line.strip()[:CHARACTERS_SHOWN].rstrip(". ") for line in lines)
-        cure = _find_cure(own, state_dict)
-        raise WrongOption(f"the weights {source} do not fit the model: {reason}; {cure}") from error
+        raise WrongOption(
+            f"the weights {source} do not fit the model: {reason}; write a function in a net.py "
+            "that makes the model as it was trained (head, aux_logits, image size): "
+            "--model net.py:FUNCTION"
+        ) from error
     # Layers add what checkpoints of an older torch lack, and hooks rename.
     is_same = own.keys() == state_dict.keys()
     return state_dict if is_same else torch.nn.Module.state_dict(module)
-
-
-def _find_cure(own: StateDict, given: StateDict) -> str:
-    """Says how to make the model that was trained, where its weights do not fit this one."""
-    changed, what = own.keys() ^ given.keys(), "as it was trained"
-    modules = {key.partition(".")[0] for key in changed}
-    if modules and modules <= {"aux1", "aux2", "AuxLogits"}:
-        what = f"with aux_logits={not changed & own.keys()}"
-    elif modules == {[*own][-1].partition(".")[0]}:
-        what = "and replaces its head as the training did"
-    elif any("pos" in key and own[key].shape != given[key].shape for key in own.keys() - changed):
-        what = "for the image size of the training (also --set image_size=...)"
-    return f"write a function in a net.py that makes the model {what}: --model net.py:FUNCTION"
 
 
 def _load_script(path: Path) -> torch.nn.Module:

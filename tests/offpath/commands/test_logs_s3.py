@@ -79,7 +79,7 @@ def test_two_workers_and_a_ship_from_outside_deliver_everything_once(
     read = run_logs("read", uri, "--since", "1h", "--json", **store)
     counts = Counter(json.loads(line)["event_id"] for line in read.out.splitlines())
     assert set(counts.values()) == {1}
-    sets = ("--a", uri, "--b", "since=1h", "--fail-if", f"requests_b<{len(counts)}")
+    sets = ("--a", uri, "--b", "since=1h")
     report = run_logs("report", *sets, "--json", **store)
     assert report.code == 0, report.err
     assert json.loads(report.out)["figures"]["requests_a"] == len(counts)
