@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections import Counter
@@ -22,8 +21,8 @@ NUMBERED = (
 def read_labels(path: Path, say: Say = say_nothing) -> list[str]:
     """Reads a file with one label per line, TorchServe's index_to_name.json, or a config.json.
 
-    Lines may have the class's number beside the label. A dict of JSON or Python may map labels to
-    numbers too, as ImageFolder's `class_to_idx`.
+    Lines may have the class's number beside the label. JSON may map labels to numbers too, as
+    ImageFolder's `class_to_idx`.
 
     A value of the JSON is a label, or a list that ends with one: {"0": "cat"},
     {"0": ["n02123045", "cat"]}. Older examples of TorchServe have a list under
@@ -85,10 +84,7 @@ def _from_json(path: Path, text: str) -> list[str]:
     try:
         mapping = json.loads(text)
     except ValueError as error:
-        try:
-            mapping = ast.literal_eval(text)  # the output of Python's print
-        except Exception:
-            raise WrongOption(f"{path.name} is not JSON: {error}") from error
+        raise WrongOption(f"{path.name} is not JSON: {error}") from error
     for key, kind in (("id2label", dict), ("object_type_names", list)):
         if isinstance(mapping, dict) and isinstance(mapping.get(key), kind):
             mapping = mapping[key]

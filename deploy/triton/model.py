@@ -6,7 +6,6 @@ dynamic batcher collected, and returns one response per request.
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ UNAVAILABLE = (503, 504)
 
 
 class TritonPythonModel:
-    """A model that classifies image files, or the pixels of a thin client."""
+    """A model that classifies image files."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Loads and warms up the archive's handler; Triton calls this once per instance."""
@@ -54,7 +53,7 @@ class TritonPythonModel:
 
 
 def read_images(request: Any) -> Iterator[Request]:
-    """Yields the files of a BYTES tensor [n, 1], or the pixels of a UINT8 [n, height, width, 3]."""
+    """Yields the files of a BYTES tensor [n, 1]."""
     array = pb_utils.get_input_tensor_by_name(request, "IMAGE").as_numpy()
     # Headers that `--http-header-forward-pattern` lets through.
     headers = {
@@ -65,14 +64,7 @@ def read_images(request: Any) -> Iterator[Request]:
     request_id = make_event_id(request.request_id())
     for number, item in enumerate(array):
         own_id = request_id if len(array) == 1 else f"{request_id}-{number}"
-        body = bytes(item[0]) if array.dtype == np.object_ else to_npy(item)
-        yield Request(body, own_id, headers)
-
-
-def to_npy(pixels: Any) -> bytes:
-    file = io.BytesIO()
-    np.lib.format.write_array(file, np.ascontiguousarray(pixels), allow_pickle=False)
-    return file.getvalue()
+        yield Request(bytes(item[0]), own_id, headers)
 
 
 def make_response(replies: Sequence[Reply]) -> Any:

@@ -21,8 +21,8 @@ name: "{name}"
 backend: "python"
 # The archive's batchSize.
 max_batch_size: {batch_size}
-# {image_note}
-input [ {{ name: "IMAGE", {image} }} ]
+# The bytes of a file: JPEG, PNG, ..., or the .npy of a thin client.
+input [ {{ name: "IMAGE", data_type: TYPE_STRING, dims: [ 1 ] }} ]
 # Best first; REPLY is the JSON that TorchServe would have sent.
 output [
   {{ name: "LABEL", data_type: TYPE_STRING, dims: [ -1 ] }},
@@ -38,16 +38,12 @@ dynamic_batching {{ max_queue_delay_microseconds: {delay_us} }}
 """
 
 
-def export_triton(
-    path: Path, output: Path, name: str | None = None, is_thin: bool = False
-) -> list[str]:
+def export_triton(path: Path, output: Path, name: str | None = None) -> list[str]:
     """Writes the repository and returns what the user can do with it, one line each.
 
     Args:
         path: the archive.
         name: the model's name; None for the name in the archive.
-        is_thin: whether the input is the model's pixels, uint8 [height, width, channels], instead
-            of an image file.
 
     Raises:
         WrongOption: the archive is not ours, or the folder is not empty.
@@ -56,7 +52,7 @@ def export_triton(
     name = name or archive.name
     model = output / name
     texts = {
-        f"{name}/config.pbtxt": make_config(archive, name, is_thin),
+        f"{name}/config.pbtxt": make_config(archive, name),
         "requirements.txt": "\n".join(archive.list_requirements()) + "\n",
     }
     write_export(archive, output, MODEL_FILE, f"{name}/1", "service", texts)
@@ -76,14 +72,7 @@ def export_triton(
     ]
 
 
-def make_config(archive: Exportable, name: str, is_thin: bool) -> str:
-    shape = ", ".join(map(str, archive.handler.input_geometry.shape))
-    if is_thin:
-        image = f"data_type: TYPE_UINT8, dims: [ {shape} ]"
-        image_note = "The pixels of a thin client."
-    else:
-        image = "data_type: TYPE_STRING, dims: [ 1 ]"
-        image_note = "The bytes of a file: JPEG, PNG, ..., or the .npy of a thin client."
+def make_config(archive: Exportable, name: str) -> str:
     if archive.wants_gpu:
         kind, instances_note = "KIND_GPU", "This many run on each GPU."
     else:
@@ -92,8 +81,6 @@ def make_config(archive: Exportable, name: str, is_thin: bool) -> str:
         archive=archive.path.name,
         name=name,
         batch_size=archive.serving.batch_size,
-        image_note=image_note,
-        image=image,
         kind=kind,
         instances_note=instances_note,
         instances=archive.serving.workers,

@@ -26,14 +26,7 @@ def command() -> None:
 
 @command.command("triton")
 @takes_options
-def triton(
-    path: Path = PATH,
-    output: Path = OUTPUT,
-    is_thin: bool = option(
-        "Take the model's pixels, uint8 [height, width, channels], instead of an image file.",
-        "--thin",
-    ),
-) -> None:
+def triton(path: Path = PATH, output: Path = OUTPUT) -> None:
     """Write a Triton model repository.
 
     Triton Inference Server runs the archive with its python backend. config.pbtxt has the archive's
@@ -46,7 +39,7 @@ def triton(
     """
     from offpath.deploy.triton.triton_export import export_triton
 
-    for line in export_triton(path, output, is_thin=is_thin):
+    for line in export_triton(path, output):
         click.echo(line)
 
 

@@ -23,7 +23,7 @@ def archive(model_store: Path) -> Path:
 
 def test_the_configuration_says_what_the_archive_says(archive, tmp_path):
     exportable = read_exportable(archive)
-    text = make_config(exportable, "net", is_thin=False)
+    text = make_config(exportable, "net")
     config = read_mar(archive).model_config
     assert f"max_batch_size: {config['batchSize']}" in text
     delay_us = config["maxBatchDelay"] * 1000
@@ -32,18 +32,16 @@ def test_the_configuration_says_what_the_archive_says(archive, tmp_path):
     assert "TYPE_STRING, dims: [ 1 ]" in text
 
 
-def test_a_gpu_archive_has_instances_on_each_gpu_and_a_thin_one_takes_pixels(tmp_path):
+def test_a_gpu_archive_has_instances_on_each_gpu(tmp_path):
     settings = {
         "batchSize": 32,
         "maxBatchDelay": 5,
         "maxWorkers": 2,
         "deviceType": "gpu",
-        "handler": {"image_size": "96x64"},
     }
     archive = write_archive(tmp_path, settings)
-    text = make_config(read_exportable(archive), "net", is_thin=True)
+    text = make_config(read_exportable(archive), "net")
     assert "kind: KIND_GPU, count: 2" in text and "on each GPU" in text
-    assert "TYPE_UINT8, dims: [ 96, 64, 3 ]" in text
 
 
 @pytest.mark.parametrize("given", [{}, {"maxBatchDelay": 0}, {"maxBatchDelay": "1"}], ids=str)
@@ -53,7 +51,7 @@ def test_a_delay_that_torchserve_takes_from_its_default_is_the_same_everywhere(g
     (model,) = plan_server(make_settings(path)).models
     assert model.settings.list_numbers()["maxBatchDelay"] == 100
     assert archive.describe_service()["max_batch_delay_ms"] == 100
-    assert "max_queue_delay_microseconds: 100000" in make_config(archive, "some", is_thin=False)
+    assert "max_queue_delay_microseconds: 100000" in make_config(archive, "some")
 
 
 @pytest.mark.parametrize(
