@@ -37,7 +37,7 @@ for arguments in json.load(sys.stdin):
             run(arguments)
         except SystemExit as ended:
             code = ended.code
-    print(json.dumps([code, out.getvalue(), err.getvalue(), "torch" in sys.modules]))
+    print(json.dumps([code, out.getvalue(), err.getvalue()]))
 """
 # As they are installed -> as they are imported.
 IMPORTED = {
@@ -57,7 +57,6 @@ class Done(NamedTuple):
     code: int
     out: str
     err: str
-    has_torch: bool
 
 
 def list_extras() -> dict[str, set[str]]:
@@ -126,22 +125,3 @@ def test_without_an_extra_each_command_names_it_in_one_line(extra: str, tmp_path
         named.update(re.findall(r"pip install 'torchserve-offpath\[(\w+)]'", done.err))
         assert len(missing) <= (done.code == 2), command
     assert named == NAMED[extra]
-
-
-def test_the_extra_profile_is_all_that_a_profile_of_a_handler_needs(
-    model_store: Path, tmp_path: Path
-) -> None:
-    extras = list_extras()
-    hidden = extras["bench"] - extras["profile"] - extras["serve"] | {"flask", "gevent"}
-    options = ["--mar", str(model_store / "near-free.mar"), "--requests", "8"]
-    kinds = (["stages", "--html", "a.html"], ["lines"], ["flame"])
-    for done in run_hiding(hidden, [["profile", *kind, *options] for kind in kinds], tmp_path):
-        assert done.code == 0, done.err
-    assert (tmp_path / "a.html").is_file()
-
-
-def test_logs_and_cost_import_no_torch_and_published_costs_no_extra(tmp_path: Path) -> None:
-    commands = [c for c in list_commands(tmp_path) if c[0] in ("logs", "cost")]
-    said = run_hiding(list_extras()["bench"], commands, tmp_path)
-    assert said[commands.index(["cost", "--example", "published"])].code == 0
-    assert not any(done.has_torch for done in said)
