@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import subprocess
 import sys
@@ -14,7 +13,6 @@ import torch
 import yaml
 
 from offpath.archive.build import build_archive
-from offpath.archive.mar_file import HANDLER_API
 from offpath.errors import ExpectedError, WrongOption
 from offpath.serving.check.trial import try_archive
 from tests.archive.conftest import THREE_CLASSES, MakeSpec
@@ -28,37 +26,11 @@ def digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def test_archive_holds_handler_model_weights_labels_and_settings(
-    make_spec: MakeSpec, tmp_path: Path
-) -> None:
-    extra = tmp_path / "notes.txt"
-    extra.write_text("hello")
-    spec = make_spec(labels=LABELS, extra_files=(extra,), top_k=2)
-    archive = build_archive(spec, tmp_path / "deep" / "store").path
-    assert archive == tmp_path / "deep" / "store" / "tiny.mar"
-    with zipfile.ZipFile(archive) as file:
-        names = set(file.namelist())
-        config = yaml.safe_load(file.read("model-config.yaml"))
-        labels = json.loads(file.read("index_to_name.json"))
-        manifest = json.loads(file.read("MAR-INF/MANIFEST.json"))
-        assert file.read("notes.txt") == b"hello"
-    assert {"classifier_entry.py", "tiny.py", "weights.pt"} <= names
-    assert "offpath/handler/prediction_log/spool.py" in names
-    # The client's side stays at home, and so does whatever Python compiled.
-    assert not any("/serving/" in name or ".pyc" in name for name in names)
-    assert config["handler"] == {"top_k": 2}
-    assert config["batchSize"] == 8
-    assert list(labels.values()) == LABELS
-    assert manifest["model"]["modelName"] == "tiny"
-    assert manifest["handler_api"] == HANDLER_API
-
-
 BUILD = """
 import sys
 sys.modules["ts"] = None  # no archive of ours needs TorchServe
 from pathlib import Path
 from offpath.archive.build import ArchiveSpec, build_archive
-from offpath.archive.mar_file import HANDLER_API
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
 model, store, *origins = sys.argv[1:]

@@ -205,17 +205,6 @@ class FunctionalDropout(torch.nn.Module):
         return torch.nn.functional.dropout(features)
 
 
-class AlwaysOn(torch.nn.Dropout):
-    def train(self, mode: bool = True) -> torch.nn.Dropout:
-        return super().train(True)
-
-
-def trace_in_training() -> torch.nn.Module:
-    model = Varying(torch.nn.Dropout())
-    return torch.jit.trace(model, torch.rand(2, 3, 32, 32), check_trace=False)
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -229,8 +218,6 @@ def trace_in_training() -> torch.nn.Module:
             r"again, by the code of a forward",
             id="functional",
         ),
-        pytest.param(lambda: Varying(AlwaysOn()), "again, by layer 'stem.1' .Alw", id="dropout"),
-        pytest.param(trace_in_training, "again, by the code of a forward", id="traced"),
         pytest.param(
             lambda: Returns(lambda images: images.mean((2, 3)) - images.mean((0, 2, 3))),
             "before another, by the code of a forward",

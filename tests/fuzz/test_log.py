@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.packing import split_torn
 from offpath.handler.prediction_log.record import FIELDS, Record, encode_records
-from offpath.handler.prediction_log.segment import parse_segment_name
-from offpath.handler.prediction_log.sink_file import read_last_error, read_sink_file
 from tests.fuzz.seeds import read_corpus
 from tests.support.guarantees import guarantee
 
@@ -64,44 +59,3 @@ def test_a_record_is_one_line_that_survives_a_repair(
     assert split_torn(line) == (line, b"")
     row = json.loads(line)
     assert (row["event_id"], row["user_id"]) == (event_id, user_id)
-
-
-@given(st.text(max_size=60))
-@example("20261121T03-000017.jsonl.gz.spool")
-@example("99999999T99-9999999999999999999999.jsonl.gz.spool")
-@example("２０２６１１２１T03-000017.jsonl.gz.spool")
-@example("20261121T03-000017.jsonl.gz.spool\n")
-def test_file_name_is_parsed_only_if_its_segment_has_that_name(name: str) -> None:
-    parsed = parse_segment_name("node-1-1x0", name)
-
-    assert parsed is None or parsed.file_name == name
-    assert parsed is None or "/../" not in parsed.key
-
-
-@given(
-    st.one_of(
-        st.binary(max_size=200),
-        st.recursive(
-            st.none() | st.booleans() | st.integers() | st.text(),
-            lambda inner: st.lists(inner)
-            | st.dictionaries(
-                st.sampled_from(["uri", "sync", "s3", "timeout_s", "region", "x"]),
-                inner,
-            ),
-        ).map(lambda value: json.dumps(value).encode()),
-    )
-)
-@example(b'{"uri": "s3://b", "s3": {"timeout_s": 1e999}}')
-def test_notes_of_a_spool_are_read_or_refused(content: bytes) -> None:
-    with TemporaryDirectory() as folder:
-        for name in ("sink.json", "last-error.json"):
-            (Path(folder) / name).write_bytes(content)
-        for read, kind in (
-            (read_sink_file, PredictionLogSettings),
-            (read_last_error, dict),
-        ):
-            try:
-                assert isinstance(read(Path(folder)), kind)
-            except (ValueError, OSError):
-                # The callers expect these exceptions.
-                pass

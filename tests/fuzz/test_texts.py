@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from typing import Any
-from unittest.mock import patch
-from urllib.parse import unquote_to_bytes
 
 import pytest
 from hypothesis import given
@@ -16,7 +14,6 @@ from offpath.archive.model_config import SERVER_SETTINGS, make_model_config
 from offpath.errors import ExpectedError
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import BadEnvelope, ConfigError, ItemError
-from offpath.handler.request import forms
 from offpath.handler.request.forms import FORM, MULTIPART, parse_body, parse_multipart
 from offpath.handler.request.payload import JSON_KEYS, read_payload
 from tests.fuzz.seeds import read_corpus
@@ -91,23 +88,6 @@ def test_any_form_is_parsed_into_parts_of_itself_or_refused(body: bytes, kind: s
     except BadEnvelope:
         return
     assert all(bytes(value) in body for value in fields.values())
-
-
-CODES = st.sampled_from([b"%", b"%4", b"%41", b"%zz", b"%%", b"+", b"=", b"&"])
-
-
-@given(st.lists(CODES | st.binary(max_size=8)).map(b"".join), st.integers(4, 9))
-def test_any_percent_encoded_form_is_decoded_as_python_does_or_refused(
-    text: bytes, piece_bytes: int
-) -> None:
-    first, _, rest = text.partition(b"&")
-    with patch.object(forms, "PIECE_BYTES", piece_bytes):
-        try:
-            fields = forms.parse_url_form(forms.FIELD + text)
-        except BadEnvelope:
-            assert 3 * first.count(b"%") > len(first) or rest
-        else:
-            assert fields["data"] == unquote_to_bytes(first)
 
 
 SETTING_VALUES = JSON | st.sampled_from(["auto", "exact", 0.5, [0.1, 0.2, 0.3], 224])

@@ -16,8 +16,6 @@ import torch
 from offpath.archive.engine_files.engine_folder import (
     EnginePlan,
     build_engine_folder,
-    choose_clear,
-    plan_engine,
 )
 from offpath.archive.photograph_sets import PhotographSets, load_photographs
 from offpath.errors import ExpectedError
@@ -133,28 +131,6 @@ def test_answers_outside_the_bound_build_nothing(
         build_engine_folder(plan, model, strict, photographs, tmp_path / "engine")
 
 
-def plan(model: torch.nn.Module, device_type: str = "cpu", **handler: Any) -> EnginePlan:
-    return plan_engine(replace(CONFIG, **handler), device_type, model)
-
-
-@pytest.mark.parametrize(
-    ("handler", "device_type", "planned"),
-    [
-        ({"engine": "openvino"}, "cpu", ("openvino", "auto")),
-        ({"engine": "eager"}, "gpu", ("eager", "auto")),
-        ({"precision": "int8"}, "cpu", ("openvino", "int8")),
-        # A few thousand operations: no engine gains.
-        ({}, "cpu", ("eager", "auto")),
-        ({}, "gpu", ("eager", "auto")),
-    ],
-)
-def test_open_settings_are_decided_when_the_archive_is_built(
-    model: torch.nn.Module, handler: dict[str, Any], device_type: str, planned: tuple[str, str]
-) -> None:
-    made = plan(model, device_type, **handler)
-    assert (made.engine, made.precision) == planned
-
-
 def test_nothing_reports_use_over_the_network(tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     # A process of its own: other tests may have imported what reports.
@@ -169,12 +145,3 @@ print([n for n in sys.modules if n.startswith("openvino_telemetry.")])
     command = [sys.executable, "-c", script, tmp_path / "model.xml"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-def test_near_ties_are_left_out_where_enough_others_are_clear() -> None:
-    clear = np.tile([0.7, 0.2, 0.1], (30, 1))
-    clear[::3] = [0.36, 0.35, 0.29]
-    chosen = choose_clear(clear, 0.05)
-    assert len(chosen) == len(set(chosen)) == 16
-    assert not any(index % 3 == 0 for index in chosen)
-    assert chosen[0] < 3 and chosen[-1] > 26
