@@ -6,7 +6,7 @@ import contextlib
 import copy
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -151,7 +151,8 @@ def load_model_source(model: str, weights: str | None, say: Say = say_nothing) -
         return ModelSource(OnnxModel(path), ONNX_FILE, None, handler=handler, files=files)
     if is_torchscript(path):
         wanted.refuse("a TorchScript file")
-        return ModelSource(_load_script(path), None, None, script_file=path)
+        load = partial(torch.jit.load, map_location="cpu")
+        return ModelSource(_load_file(path, "TorchScript", load), None, None, script_file=path)
     if has_member(path, "/models/model.json"):  # torch.export.save wrote it
         wanted.refuse("a torch.export program")
         program = {PROGRAM.name: path}
@@ -202,22 +203,21 @@ def _load_named(named: str, wanted: _Wanted) -> ModelSource | None:
             "weights that were not fine-tuned from these, write a function in a net.py that makes "
             "it without, and pass --model net.py:FUNCTION"
         )
-    source = _from_definition(definition, module, state_dict, model.file)
-    if model.file is not None:
-        return replace(source, labels=model.labels, handler=model.handler)
-    settings = ", ".join(f"{key} {value}" for key, value in model.handler.items())
-    wanted.say(f"{named}: preprocessing of its published weights ({settings}); --set changes it")
+    if model.file is None:
+        settings = ", ".join(f"{key} {value}" for key, value in model.handler.items())
+        wanted.say(
+            f"{named}: preprocessing of its published weights ({settings}); --set changes it"
+        )
     # Other weights may have other classes.
-    labels = model.labels if is_published else None
-    return replace(source, labels=labels, handler=model.handler)
+    labels = model.labels if is_published or model.file is not None else None
+    return _from_definition(definition, module, state_dict, model.file, labels, model.handler)
 
 
 def _load_folder(folder: Path, say: Say) -> ModelSource:
     definition, weights, labels, handler = load_pretrained(folder, say)
     module = definition.make()
     _fit(module, weights, folder.name)
-    source = _from_definition(definition, module, weights, None)
-    return replace(source, labels=labels, handler=handler)
+    return _from_definition(definition, module, weights, None, labels, handler)
 
 
 def _load_python(path: Path, attribute: str | None, wanted: _Wanted) -> ModelSource:
@@ -247,14 +247,17 @@ def _from_definition(
     module: torch.nn.Module,
     weights: StateDict,
     file: Path | None,
+    labels: list[str] | None = None,
+    handler: dict[str, Any] | None = None,
 ) -> ModelSource:
     """Makes the source of a Python model; `file` is its definition where nothing is written."""
     files = dict(definition.files)
     if definition.text is None:
         del files[definition.name]
-        return ModelSource(module, file, weights, files=files)
-    name = Path(definition.name)
-    return ModelSource(module, name, weights, definition=definition.text, files=files)
+    else:
+        file = Path(definition.name)
+    text = definition.text
+    return ModelSource(module, file, weights, None, labels, handler or {}, text, files)
 
 
 def _seed(make: Callable[[], torch.nn.Module]) -> StateDict:
@@ -295,16 +298,6 @@ def _fit(module: torch.nn.Module, state_dict: StateDict, source: str) -> StateDi
     return state_dict if is_same else torch.nn.Module.state_dict(module)
 
 
-def _load_script(path: Path) -> torch.nn.Module:
-    try:
-        module: torch.nn.Module = torch.jit.load(str(path), map_location="cpu")
-    except RuntimeError as error:
-        raise WrongOption(
-            f"{path.name} cannot be loaded as TorchScript: {format_error(error)}"
-        ) from error
-    return module
-
-
 def _load_program(path: Path) -> torch.nn.Module:
     with zipfile.ZipFile(path) as file:
         names = [Path(name).name for name in file.namelist()]
@@ -313,10 +306,13 @@ def _load_program(path: Path) -> torch.nn.Module:
             f"{path.name} holds pickled objects, which could run code; export the model without "
             "its own classes"
         )
+    return _load_file(path, "a torch.export program without unpickling code", Exported)
+
+
+def _load_file(path: Path, kind: str, load: Callable[[Path], torch.nn.Module]) -> torch.nn.Module:
     try:
-        return Exported(path)
-    except Exception as error:  # torch.export.load raises errors of many kinds
+        return load(path)
+    except Exception as error:  # torch raises errors of many kinds
         raise WrongOption(
-            f"{path.name} cannot be loaded as a torch.export program without unpickling code: "
-            f"{format_error(error)}"
+            f"{path.name} cannot be loaded as {kind}: {format_error(error)}"
         ) from error

@@ -63,25 +63,6 @@ def test_same_inputs_give_the_same_bytes_in_any_process_folder_and_hour_without_
         assert digest(again) == digest(store / again.name)
 
 
-def test_existing_archive_is_replaced_only_with_force(make_spec: MakeSpec, tmp_path: Path) -> None:
-    first = digest(build_archive(make_spec(), tmp_path / "store").path)
-    with pytest.raises(ExpectedError, match="tiny.mar exists; pass --force"):
-        build_archive(make_spec(top_k=2), tmp_path / "store")
-    assert digest(tmp_path / "store" / "tiny.mar") == first
-    build_archive(make_spec(top_k=2), tmp_path / "store", force=True)
-    assert digest(tmp_path / "store" / "tiny.mar") != first
-    assert [file.name for file in (tmp_path / "store").iterdir()] == ["tiny.mar"]
-
-
-@pytest.mark.parametrize("name", ["", "-x", "../a", "ni\u00f1o", "a\n", "a\0"])
-def test_name_that_torchserve_would_refuse_is_refused(
-    make_spec: MakeSpec, tmp_path: Path, name: str
-) -> None:
-    with pytest.raises(ExpectedError, match="accepted are letters, digits"):
-        build_archive(make_spec(name), tmp_path / "store")
-    assert not (tmp_path / "store").exists()
-
-
 @pytest.mark.parametrize("name", ["tiny.py", "classifier_entry.py"])
 def test_extra_file_that_would_hide_another_is_refused(
     make_spec: MakeSpec, tmp_path: Path, name: str

@@ -235,18 +235,6 @@ def test_model_whose_answers_vary_is_refused_with_the_layer(
     check_repeatable(model, replace(config, parity_bound=1.0), photographs)
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        *map(Varying, (torch.nn.BatchNorm2d(8), torch.nn.Dropout())),
-        pytest.param(Returns(lambda images: images.mean((2, 3)) * 0), id="all-scores-0"),
-    ],
-)
-def test_model_whose_answers_stay_passes(photographs: np.ndarray, model: torch.nn.Module) -> None:
-    config = HandlerConfig.from_mapping({**SETTINGS, "activation": "none"}, environ={})
-    check_repeatable(model, config, photographs)
-
-
 def test_model_that_fails_on_one_photograph_is_refused(photographs: np.ndarray) -> None:
     norm = torch.nn.BatchNorm1d(3, track_running_stats=False)
     with pytest.raises(WrongOption, match="fails on one alone.*running statistics"):

@@ -34,19 +34,3 @@ def test_folder_is_halved_and_what_is_no_image_left_out(tmp_path: Path) -> None:
     sets = load_photographs(tmp_path, CONFIG)
     assert (len(sets.calibration), len(sets.held_out)) == (3, 4)
     assert not keys(sets.calibration) & keys(sets.held_out)
-
-
-@pytest.mark.parametrize(
-    ("prepare", "message"),
-    [
-        pytest.param(Path.mkdir, "no image there can be decoded", id="empty"),
-        pytest.param(lambda folder: folder.write_text(""), "no such folder", id="file"),
-    ],
-)
-def test_folder_without_photographs_is_refused(
-    tmp_path: Path, prepare: object, message: str
-) -> None:
-    folder = tmp_path / "photographs"
-    prepare(folder)  # type: ignore[operator]
-    with pytest.raises(ExpectedError, match=f"--calibrate .*photographs.*{message}"):
-        load_photographs(folder, CONFIG)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import pytest
 
-from offpath.archive.build import ArchiveSpec, build_archive
-from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.definition import check_shadowing
 from offpath.errors import ExpectedError
 from tests.archive.conftest import load
@@ -47,15 +44,6 @@ def several(tmp_path: Path) -> Path:
     (tmp_path / "net.py").write_text(SEVERAL)
     (tmp_path / "late.py").write_text("CLASSES = 6\n")
     return tmp_path / "net.py"
-
-
-def test_file_that_is_named_and_imported_is_packed_once(several: Path, tmp_path: Path) -> None:
-    source, _ = load(f"{several}:make_model")
-    config = make_model_config(load_preset("cpu"), {}, {})
-    extra = (tmp_path / "late.py",)
-    spec = ArchiveSpec("net", "1.0", source, None, "", config, extra)
-    with zipfile.ZipFile(build_archive(spec, tmp_path / "store").path) as file:
-        assert file.namelist().count("late.py") == 1
 
 
 @pytest.mark.parametrize(
