@@ -6,10 +6,13 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,7 +22,7 @@ from offpath.archive.engine_files.engine_folder import (
     plan_engine,
 )
 from offpath.archive.handler_file import HandlerFile
-from offpath.archive.mar_file import LABELS, NAME_PATTERN, write_mar
+from offpath.archive.mar_file import LABELS, MANIFEST, NAME_PATTERN, write_mar
 from offpath.archive.model_config import ModelConfig, format_model_config
 from offpath.archive.model_probe import (
     check_label_count,
@@ -33,7 +36,7 @@ from offpath.archive.photograph_sets import load_photographs
 from offpath.archive.sources.checkpoint import take_names
 from offpath.archive.sources.definition import check_shadowing
 from offpath.archive.sources.model_source import ModelSource
-from offpath.errors import WrongOption
+from offpath.errors import ExpectedError, WrongOption
 from offpath.handler.config import HandlerConfig
 from offpath.handler.custom_handler import MARK_FILE
 from offpath.handler.model.engines.engine import FOLDER
@@ -235,22 +238,54 @@ def _pack(spec: ArchiveSpec, engine_folder: Path, target: Path) -> None:
         **source.files,
         **{path.name: path for path in spec.extra_files},
     }
-    # The keys of torch-model-archiver (model_archiver/manifest_components/).
-    model = {"modelName": spec.name, "modelVersion": spec.version, "handler": ENTRY_FILE}
-    model["configFile"] = CONFIG_FILE
+    named = {"handler": ENTRY_FILE, "config_file": CONFIG_FILE}
     if source.model_file is not None:
-        model["modelFile"] = source.model_file.name
+        named["model_file"] = source.model_file.name
         text = source.definition
         files[source.model_file.name] = source.model_file if text is None else text.encode()
     if source.script_file is not None or source.weights is not None:
-        model["serializedFile"] = WEIGHTS_FILE
+        named["serialized_file"] = WEIGHTS_FILE
         files[WEIGHTS_FILE] = source.script_file or save_weights(source)
     if spec.labels is not None:
         files[LABELS] = format_index_to_name(spec.labels).encode()
     if spec.handler is not None:
         files[spec.handler.file.name] = spec.handler.file
         files[f"offpath/{MARK_FILE}"] = f"{spec.handler.mark}\n".encode()
-    write_mar(target, {"runtime": "python", "model": model}, files)
+    with tempfile.TemporaryDirectory(prefix="offpath-archiver-") as folder:
+        stage = Path(folder, "stage")
+        for name, content in files.items():
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, bytes):
+                (stage / name).write_bytes(content)
+            else:
+                shutil.copyfile(content, stage / name)
+        manifest = _run_archiver(spec, stage, named)
+    write_mar(target, manifest, files)
+
+
+def _run_archiver(spec: ArchiveSpec, stage: Path, named: Mapping[str, str]) -> dict[str, Any]:
+    """Packs the files in `stage` with torch-model-archiver, and returns its manifest.
+
+    Its archive has today's dates, so `write_mar` writes another one.
+
+    Raises:
+        ExpectedError: the archiver fails.
+    """
+    command = [sys.executable, "-m", "model_archiver.model_packaging", "--archive-format"]
+    command += ["no-archive", "--model-name", spec.name, "--version", spec.version]
+    # The archiver deletes and refills $TMPDIR/<model name>.
+    (out := stage.parent / "out").mkdir()
+    (scratch := stage.parent / "scratch").mkdir()
+    command += ["--export-path", str(out), "--extra-files", str(stage)]
+    for option, name in named.items():
+        command += [f"--{option.replace('_', '-')}", str(stage / name)]
+    env = {**os.environ, "TMPDIR": str(scratch)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    manifest = out / spec.name / MANIFEST
+    if done.returncode != 0 or not manifest.is_file():
+        raise ExpectedError(f"torch-model-archiver failed:\n{done.stderr.strip()}")
+    packed: dict[str, Any] = json.loads(manifest.read_text())
+    return packed
 
 
 def format_index_to_name(labels: list[str]) -> str:
