@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,58 +29,6 @@ class Published:
     def take(self) -> dict[tuple[str, str], float]:
         taken, self._sums = self._sums, defaultdict(float)
         return dict(taken)
-
-
-def test_times_are_counted_in_cumulative_buckets() -> None:
-    published = Published()
-    metrics = Metrics(published, "cats", 3600)
-    metrics.count_batch(ONE_SECOND, 1, [])
-    metrics.count_requests(200, 0.25)
-    metrics.count_requests(204, 0.2501, 2)
-    metrics.count_requests(504, 70)
-    metrics.write(has_buckets=False)
-    assert not [name for name, _ in published.take() if "seconds_bucket" in name]
-    metrics.write()
-    totals = published.take()
-    times = {
-        labels: number
-        for (name, labels), number in totals.items()
-        if name == "offpath_request_seconds_bucket_total"
-    }
-    assert times.pop("status:5xx,le:+Inf") == 1
-    assert times.pop("status:2xx,le:0.25") == 1
-    assert times == {
-        f"status:2xx,le:{le}": 3 for le in ("0.5", "1", "2.5", "5", "10", "30", "60", "+Inf")
-    }
-    stages = "offpath_stage_seconds_bucket_total"
-    assert (stages, "Stage:decode,le:0.1") not in totals
-    assert totals[stages, "Stage:decode,le:0.25"] == 1
-    assert totals[stages, "Stage:total,le:1"] == 1
-    metrics.write()
-    assert published.take() == {}
-
-
-def test_nothing_is_lost_or_doubled_between_threads() -> None:
-    published = Published()
-    metrics = Metrics(published, "cats", 3600)
-
-    def count() -> None:
-        for _ in range(500):
-            metrics.count_batch(ONE_SECOND, 3, ["BadTensor"])
-
-    threads = [threading.Thread(target=count) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        metrics.write()
-    for thread in threads:
-        thread.join()
-    metrics.write()
-    totals = published.take()
-    assert totals["offpath_batches_total", ""] == 3000
-    assert totals["offpath_items_total", ""] == 9000
-    assert totals["offpath_errors_total", "Type:BadTensor"] == 3000
-    assert totals["offpath_stage_seconds_total", "Stage:decode"] == 375
 
 
 def test_prediction_logs_counters_are_differences_and_its_gauges_values() -> None:
