@@ -19,7 +19,6 @@ def read(mapping: Any, **environ: str) -> HandlerConfig:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("image_size", True),
         ("image_size", "15x224"),
         ("image_size", "9" * 5000 + "x224"),
         ("top_k", 1001),
@@ -29,7 +28,6 @@ def read(mapping: Any, **environ: str) -> HandlerConfig:
         ("channels", "3"),
         ("resize", "crop"),
         ("scale_margin", NAN),
-        ("exif_orientation", 1),
         ("max_payload_bytes", 2**31),
     ],
 )

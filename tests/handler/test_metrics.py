@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import threading
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,78 +8,8 @@ import yaml
 from offpath.handler import metrics as metrics_module
 from offpath.handler.metrics import LABELS, Metrics
 from offpath.handler.prediction_log.prediction_log import LogCounters
-from offpath.handler.stages import BatchTimings, Stage
 
 METRICS_YAML = Path(metrics_module.__file__).parent.parent / "serving/conf/metrics.yaml"
-ONE_SECOND = BatchTimings(dict.fromkeys(Stage, 0.125), 1.0)
-
-
-class Published:
-    """A server's metrics: the sums of what was published since they were last taken."""
-
-    def __init__(self) -> None:
-        self._sums: dict[tuple[str, str], float] = defaultdict(float)
-
-    def __call__(self, name: str, value: float, _: bool, labels: Mapping[str, str]) -> None:
-        assert labels["ModelName"] == "cats"
-        rest = ",".join(f"{key}:{text}" for key, text in labels.items() if key != "ModelName")
-        self._sums[name, rest] += value
-
-    def take(self) -> dict[tuple[str, str], float]:
-        taken, self._sums = self._sums, defaultdict(float)
-        return dict(taken)
-
-
-def test_times_are_counted_in_cumulative_buckets() -> None:
-    published = Published()
-    metrics = Metrics(published, "cats", 3600)
-    metrics.count_batch(ONE_SECOND, 1, [])
-    metrics.count_requests(200, 0.25)
-    metrics.count_requests(204, 0.2501, 2)
-    metrics.count_requests(504, 70)
-    metrics.write(has_buckets=False)
-    assert not [name for name, _ in published.take() if "seconds_bucket" in name]
-    metrics.write()
-    totals = published.take()
-    times = {
-        labels: number
-        for (name, labels), number in totals.items()
-        if name == "offpath_request_seconds_bucket_total"
-    }
-    assert times.pop("status:5xx,le:+Inf") == 1
-    assert times.pop("status:2xx,le:0.25") == 1
-    assert times == {
-        f"status:2xx,le:{le}": 3 for le in ("0.5", "1", "2.5", "5", "10", "30", "60", "+Inf")
-    }
-    stages = "offpath_stage_seconds_bucket_total"
-    assert (stages, "Stage:decode,le:0.1") not in totals
-    assert totals[stages, "Stage:decode,le:0.25"] == 1
-    assert totals[stages, "Stage:total,le:1"] == 1
-    metrics.write()
-    assert published.take() == {}
-
-
-def test_nothing_is_lost_or_doubled_between_threads() -> None:
-    published = Published()
-    metrics = Metrics(published, "cats", 3600)
-
-    def count() -> None:
-        for _ in range(500):
-            metrics.count_batch(ONE_SECOND, 3, ["BadTensor"])
-
-    threads = [threading.Thread(target=count) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        metrics.write()
-    for thread in threads:
-        thread.join()
-    metrics.write()
-    totals = published.take()
-    assert totals["offpath_batches_total", ""] == 3000
-    assert totals["offpath_items_total", ""] == 9000
-    assert totals["offpath_errors_total", "Type:BadTensor"] == 3000
-    assert totals["offpath_stage_seconds_total", "Stage:decode"] == 375
 
 
 def test_prediction_logs_counters_are_differences_and_its_gauges_values() -> None:
@@ -92,8 +20,13 @@ def test_prediction_logs_counters_are_differences_and_its_gauges_values() -> Non
             LogCounters(appended=9, shipped=9, dropped=1, spool_bytes=0),
         ]
     )
-    published = Published()
-    metrics = Metrics(published, "cats", 3600, lambda: next(states))
+    published: dict[str, float] = {}
+
+    def publish(name: str, value: float, _: bool, labels: Mapping[str, str]) -> None:
+        assert labels == {"ModelName": "cats"}
+        published[name] = value
+
+    metrics = Metrics(publish, "cats", 3600, lambda: next(states))
     expected = [
         # The age is written at first in any case, over the age that a dead worker has left.
         {
@@ -106,10 +39,9 @@ def test_prediction_logs_counters_are_differences_and_its_gauges_values() -> Non
         {"shipped_total": 7, "spool_bytes": 0},
     ]
     for values in expected:
+        published.clear()
         metrics.write()
-        assert published.take() == {
-            (f"offpath_log_{name}", ""): value for name, value in values.items()
-        }
+        assert published == {f"offpath_log_{name}": value for name, value in values.items()}
 
 
 def test_every_metric_is_declared_for_torchserve_with_its_labels() -> None:

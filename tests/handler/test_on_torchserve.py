@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from ts.context import Context, RequestProcessor
 
 from offpath.archive.torchserve_metrics import make_default_metrics
-from offpath.handler import on_torchserve
 from offpath.handler.classifier import OffpathClassifier
-from offpath.handler.on_torchserve import TorchServeMetrics, make_handler
-from offpath.handler.process.sick_worker import EXIT_STATUS, ModelHealth
+from offpath.handler.on_torchserve import make_handler
 from tests.handler.conftest import make_context
 from tests.support.guarantees import guarantee
 from tests.support.photographs import encode, find_photograph
@@ -108,32 +103,3 @@ def test_fields_of_a_form_among_the_headers_are_no_headers(handler: Any, context
     fields = {name: {"content-type": ""} for name in names}
     ((status, _, _),) = handle(handler, context, ({"data": JPEG}, fields))
     assert status == 200
-
-
-def test_a_sick_worker_answers_no_further_batch(
-    handler: Any, context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The thread that ends it after its reply (tests/serving/test_sick_worker.py) may be late."""
-
-    def exit_now(status: int) -> None:
-        raise SystemExit(status)
-
-    monkeypatch.setattr(handler, "_health", ModelHealth())
-    handler._health.fail_batch(torch.AcceleratorError("CUDA error: an illegal memory access"))
-    monkeypatch.setattr(context, "cl_socket", socket.socket(), raising=False)
-    monkeypatch.setattr(on_torchserve.os, "_exit", exit_now)
-    with pytest.raises(SystemExit, match=str(EXIT_STATUS)):
-        handle(handler, context, ({"body": JPEG}, {}))
-
-
-def test_metrics_are_lines_for_java_and_buckets_only_where_they_are_declared(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO, logger="ts.metrics.caching_metric")
-    publish = TorchServeMetrics(make_default_metrics())
-    labels = {"ModelName": "cats", "Stage": "decode"}
-    publish("offpath_stage_seconds_total", 0.5, True, labels)
-    publish("offpath_stage_seconds_bucket_total", 1, True, {**labels, "le": "1"})
-    (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith("[METRICS]offpath_stage_seconds_total.")
-    assert ":0.5|#ModelName:cats,Stage:decode|" in line

@@ -79,22 +79,9 @@ def test_prediction_has_everything_of_the_answer(
     assert headers["content-type"] == "application/octet-stream"
 
 
-@pytest.mark.parametrize("kind", [str, Path])
-def test_file_is_sent_unchanged(answers: Answers, tmp_path: Path, kind: type) -> None:
-    file = tmp_path / "a.jpg"
-    file.write_bytes(JPEG)
-    with Client(answers.url) as client:
-        client.predict(kind(file))
-        with pytest.raises(FileNotFoundError):
-            client.predict(kind(tmp_path / "missing.jpg"))
-    assert [body for _, _, body in answers.requests] == [JPEG]
-
-
 INPUTS: dict[str, dict[str, Any]] = {
     "default": {},
-    "size": {"image_size": "96x64", "resize_size": 112},
     "stretched-grey": {"resize": "stretch", "channels": 1, "mean": 0.5, "std": 0.5},
-    "same-shape": {"resize_size": 300, "interpolation": "bicubic"},
     "letterbox-bgr": {
         "resize": "letterbox",
         "channel_order": "bgr",
@@ -136,26 +123,10 @@ def test_thin_client_sends_the_pixels_that_the_model_asks_for(
 
 
 @pytest.mark.parametrize(
-    "given",
-    [{"image_size": 10**9}, {"fill": "red"}, {"resize": [1]}, {"decode": None}, {}, None],
-    ids=str,
-)
-def test_impossible_input_of_a_server_is_its_refusal(answers: Answers, given: Any) -> None:
-    asked = given and {**HandlerConfig().thin_settings, **given}
-    fields = {"code": 422, "type": "BadTensor", "message": "other pixels", "input": asked}
-    answers.status, answers.body = 422, json.dumps(fields).encode()
-    with pytest.raises(ServerError, match="other pixels"):
-        predict(JPEG, answers.url, "cats", thin=True)
-    assert len(answers.requests) == 1
-
-
-@pytest.mark.parametrize(
     ("status", "body", "error"),
     [
         (422, b'{"code": 422, "type": "T", "message": "broken"}', "broken"),
-        (413, b"", "Request Entity Too Large|Content Too Large"),
         (503, b"<html>", "Service Unavailable"),
-        (404, b"[1]", "Not Found"),
         (500, b'{"code": 500}', "Internal Server Error"),
     ],
 )
@@ -169,7 +140,7 @@ def test_refusal_is_an_answer_with_the_servers_message(
             client.predict(JPEG)
     assert not prediction.is_ok
     assert prediction.status == status
-    assert prediction.error in error.split("|")
+    assert prediction.error == error
     assert prediction.labels == []
     assert (raised.value.code, raised.value.message) == (status, prediction.error)
     assert raised.value.type == ("T" if status == 422 else "")
@@ -219,9 +190,7 @@ def test_reply_that_never_ends_or_unfolds_is_an_error_in_time(answers: Answers, 
         pytest.param(b"", id="empty"),
         pytest.param(b'{"boxes": [1]}', id="another-kind-of-model"),
         pytest.param(b"[" * 100_000, id="nested"),
-        pytest.param(b'{"cat": 1%s}' % (b"0" * 400), id="number-larger-than-a-float"),
         pytest.param(b'{"cat": NaN}', id="no-number"),
-        pytest.param(b'{"cat": 1e999}', id="infinite"),
         pytest.param(b'{"message": [1], "type": {"a": 1}}', id="message-of-another-type"),
         pytest.param(b"\xff\xfe", id="no-text"),
     ],
@@ -237,17 +206,6 @@ def test_strange_body_is_a_prediction_without_labels(answers: Answers, body: byt
     answers.status = 400
     with pytest.raises(ServerError, match="^400: Bad Request$"):
         predict(JPEG, answers.url, "cats")
-
-
-@pytest.mark.parametrize("name", ["a\nb", "a\x00", "\ud800", "a?b#c"])
-def test_strange_name_in_a_servers_list_is_only_a_path(answers: Answers, name: str) -> None:
-    def respond(path: str, body: bytes) -> tuple[int, bytes]:
-        if path == "/models":
-            return 200, json.dumps({"models": [{"modelName": name}]}).encode()
-        return (200 if path.startswith("/predictions/") else 404), b"{}"
-
-    answers.respond = respond
-    assert predict(JPEG, answers.url).is_ok
 
 
 @pytest.mark.server
@@ -361,13 +319,3 @@ sys.exit(", ".join(heavy & set(sys.modules)) or 0)
         [sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_model_must_be_named_where_a_server_lists_none(answers: Answers) -> None:
-    answers.status, answers.body = 404, b'{"message": "there is /predictions/MODEL"}'
-    with Client(answers.url) as client:
-        with pytest.raises(ModelNotNamed, match="does not list its models") as raised:
-            client.predict(JPEG)
-    assert raised.value.names == []
-    asked = [path for path, _, _ in answers.requests]
-    assert asked == ["/invocations", "/models", "/predictions/classifier"]

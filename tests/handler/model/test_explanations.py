@@ -7,7 +7,6 @@ import pytest
 from offpath.handler.config import HandlerConfig
 from offpath.handler.contract import Item, Reply, Request
 from offpath.handler.errors import (
-    BadTarget,
     ConfigError,
     ExplanationsClosed,
     ExplanationTooLarge,
@@ -63,13 +62,6 @@ def test_explanations_take_at_most_a_quarter_of_a_workers_time() -> None:
 def test_oversized_explanation_is_an_error_of_its_item() -> None:
     with pytest.raises(ExplanationTooLarge, match="at most 100"):
         explain(make_explainer(Clock(), lambda *_: [0.25] * 100))
-
-
-def test_unknown_class_uses_up_no_explanation() -> None:
-    explainer = make_explainer(Clock(), lambda *_: [])
-    with pytest.raises(BadTarget):
-        explain(explainer, b"10")
-    assert explain(explainer, b"9").status == 200
 
 
 @guarantee("Explanations")

@@ -13,13 +13,6 @@ from offpath.handler.prediction_log import prediction_log
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.prediction_log import PredictionLog, open_prediction_log
 from offpath.handler.prediction_log.record import Record
-from tests.support.s3_servers import S3Server, run_moto
-
-
-@pytest.fixture(scope="session")
-def moto_server() -> Iterator[S3Server]:
-    with run_moto() as server:
-        yield server
 
 
 @pytest.fixture

@@ -54,11 +54,6 @@ def test_every_item_is_recorded_with_its_own_answer(make_pipeline: MakePipeline)
         assert one.inference_time.endswith("Z")
 
 
-def test_user_id_is_the_clients_header(make_pipeline: MakePipeline) -> None:
-    (good,) = record(make_pipeline, [JPEG], {"x-user-id": "ni\u00f1o"})
-    assert good.user_id == "ni\u00f1o"
-
-
 @guarantee(
     "Poisoned spools, segments and objects",
     "handler/prediction_log/batch_records.py",
@@ -90,12 +85,6 @@ def test_a_number_that_is_not_finite_becomes_null(value: float) -> None:
 
     assert row["predictions"] == [{"label": "a", "probability": None}]
     assert row["stage_ms"] == {"decode": None}
-
-
-def test_only_the_chosen_fields_are_written() -> None:
-    data = encode_records([make_record("e1"), make_record("e2")], ("event_id", "status"))
-
-    assert data == b'{"event_id":"e1","status":200}\n{"event_id":"e2","status":200}\n'
 
 
 def test_a_record_is_a_line_like_the_documented_one() -> None:

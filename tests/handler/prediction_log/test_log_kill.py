@@ -5,16 +5,13 @@ from __future__ import annotations
 import glob
 import os
 import random
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from offpath.handler.prediction_log.packing import unpack_lines
 from offpath.handler.prediction_log.prediction_log import PredictionLog
-from tests.handler.prediction_log.conftest import make_record
 from tests.support.eventually import eventually
 from tests.support.guarantees import guarantee
 from tests.support.s3_servers import S3Server
@@ -61,27 +58,3 @@ def test_records_of_killed_workers_are_in_the_bucket_exactly_once(
     # Not Path.glob, which fails where a folder goes while it looks.
     eventually(lambda: len(glob.glob(f"{tmp_path}/spool/*/*/*.spool")) <= 1)
     eventually(lambda: log.counters().spool_bytes == 0)
-
-
-def test_appends_from_many_threads_tear_no_line(
-    open_log: Callable[..., PredictionLog], tmp_path: Path
-) -> None:
-    log = open_log(segment_max_bytes=2000, segment_max_age_s=0.1)
-    ids = [[f"{thread}-{number}" for number in range(300)] for thread in range(4)]
-
-    def append_all(mine: list[str]) -> None:
-        for event_id in mine:
-            log.append([make_record(event_id)])
-
-    threads = [threading.Thread(target=append_all, args=(mine,)) for mine in ids]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    log.close()
-
-    lines = [
-        line for path in tmp_path.glob("out/dt=*/*/*") for line in unpack_lines(path.read_bytes())
-    ]
-    assert len(lines) == 1200
-    assert all(line.startswith(b'{"event_id":') and line.endswith(b"}") for line in lines)

@@ -22,7 +22,6 @@ from tests.support.s3_faults import (
     OUTAGES,
     PASS,
     SKEWED,
-    SLOW_DOWN,
     TIMED_OUT,
     UNANSWERED,
     FaultProxy,
@@ -107,7 +106,6 @@ def test_outage_delays_no_append_and_everything_arrives_afterwards(
     [
         pytest.param(EXPIRED, "refused with ExpiredToken", id=EXPIRED),
         pytest.param(SKEWED, "set the clock", id=SKEWED),
-        pytest.param(SLOW_DOWN, "asks for fewer requests", id=SLOW_DOWN),
         pytest.param(TIMED_OUT, "no response in time", id=TIMED_OUT),
         pytest.param(DAMAGED, "BadDigest", id=DAMAGED),
         pytest.param(MOVED, "set prediction_log.s3.region", id=MOVED),
@@ -167,25 +165,6 @@ def test_bad_credentials_are_logged_once_and_read_again(
     for name, value in seaweedfs.environ.items():
         monkeypatch.setenv(name, value)
     eventually(lambda: log.counters().shipped == 1)
-
-
-def test_storage_class_and_kms_key_are_asked_for(
-    moto_server: S3Server, aws_environ: dict[str, str], open_log: OpenLog
-) -> None:
-    client = moto_server.client()
-    client.create_bucket(Bucket="kms")
-    options = {"storage_class": "STANDARD_IA", "sse_kms_key_id": "alias/log"}
-    log = open_log(uri="s3://kms", s3=s3(moto_server, **options))
-    log.append([make_record()])
-    eventually(lambda: log.counters().shipped == 1)
-    log.close()
-
-    (row,) = client.list_objects_v2(Bucket="kms")["Contents"]
-    head = client.head_object(Bucket="kms", Key=row["Key"])
-    assert row["Key"].startswith("dt=")
-    assert head["StorageClass"] == "STANDARD_IA"
-    assert head["ServerSideEncryption"] == "aws:kms"
-    assert head["SSEKMSKeyId"].endswith("alias/log")
 
 
 def test_a_worker_killed_before_the_acknowledgement_is_shipped_again_to_the_same_object(

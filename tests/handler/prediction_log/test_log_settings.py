@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +11,6 @@ from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 
 def make(mapping: dict[str, Any] | None = None, **environ: str) -> PredictionLogSettings:
     return PredictionLogSettings.from_mapping(mapping, environ)
-
-
-def test_the_spool_is_not_in_a_temporary_folder() -> None:
-    settings = make(XDG_STATE_HOME="/state")
-
-    assert settings.spool_dir == Path("/state/offpath/spool")
 
 
 @pytest.mark.parametrize(
@@ -43,11 +36,3 @@ def test_credentials_in_a_uri_are_refused_and_not_repeated() -> None:
         make({"uri": "s3://key:secret@bucket/a"})
 
     assert "secret" not in str(caught.value)
-
-
-def test_event_id_and_time_are_always_recorded() -> None:
-    assert make({"fields": ["status"]}).fields == (
-        "event_id",
-        "inference_time",
-        "status",
-    )

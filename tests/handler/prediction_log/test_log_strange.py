@@ -6,22 +6,17 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.owner import AdoptedFolders, count_bytes
 from offpath.handler.prediction_log.prediction_log import PredictionLog
-from offpath.handler.prediction_log.segment import (
-    SegmentName,
-    read_own_file,
-)
+from offpath.handler.prediction_log.segment import SegmentName
 from offpath.handler.prediction_log.sink_file import (
     make_sink_folder_name,
     write_sink_file,
 )
-from offpath.serving.prediction_log.shipping import read_status, ship_spool
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.bucket import read_out
 from tests.support.eventually import eventually
@@ -97,19 +92,6 @@ def test_worker_delivers_despite_entries_that_are_not_segments(
     assert not (sink_folder / OWNER).exists()
 
 
-@guarantee("Poisoned spools, segments and objects")
-@pytest.mark.usefixtures("strange")
-def test_ship_delivers_despite_entries_that_are_not_segments_and_ends(
-    sink_folder: Path, tmp_path: Path
-) -> None:
-    report = ship_spool(sink_folder.parent, timeout_s=1)
-
-    assert (report.shipped_records, report.left_segments, report.errors) == (1, 0, {})
-    assert set(read_out(tmp_path / "out")) == {"e1"}
-    (status,) = read_status(sink_folder.parent)
-    assert status.set_aside == 2
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 def test_another_users_folder_is_left_alone(sink_folder: Path) -> None:
     shutil.copytree(sink_folder / OWNER, sink_folder / "evil-1-1x00000000")
@@ -136,18 +118,3 @@ def test_refused_object_delays_no_other(
     assert (sink_folder / OWNER / refused.file_name).exists()
     assert caplog.text.count("cannot deliver") == 1
     assert "takes records again" not in caplog.text
-
-
-@guarantee("Poisoned spools, segments and objects")
-def test_reading_never_waits_nor_follows(tmp_path: Path) -> None:
-    makers: dict[str, Any] = {"fifo": os.mkfifo, "folder": Path.mkdir}
-    for name, make in makers.items():
-        make(tmp_path / name)
-    (tmp_path / "link").symlink_to(__file__)
-    before = len(os.listdir("/proc/self/fd"))
-
-    for name in (*makers, "link"):
-        with pytest.raises(OSError):
-            read_own_file(tmp_path / name)
-
-    assert len(os.listdir("/proc/self/fd")) == before

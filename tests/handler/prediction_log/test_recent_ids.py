@@ -48,13 +48,3 @@ def test_dropped_record_may_be_recorded_by_another_worker_which_delivers_it_at_i
 
     assert read_out(tmp_path / "out") == Counter(["e1"])
     assert second.counters().spool_bytes == 0
-
-
-def test_a_disk_without_room_for_the_table_still_takes_records(
-    open_log: OpenLog, mount_tmpfs: Callable[..., Path]
-) -> None:
-    log = open_log(spool_dir=str(mount_tmpfs("size=256k")))
-
-    log.append([make_record("e1"), make_record("e1")])
-
-    assert log.counters().appended == 2

@@ -20,7 +20,6 @@ from offpath.handler.prediction_log.prediction_log import PredictionLog
 from offpath.handler.prediction_log.spool import Spool
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.bucket import read_out
-from tests.support.clock import Clock
 from tests.support.eventually import eventually
 from tests.support.guarantees import guarantee
 
@@ -31,18 +30,10 @@ LINE = b'{"event_id":"' + b"x" * 110 + b'"}\n'
 SMALL = {"segment_max_bytes": 1024, "spool_max_bytes": 8192}
 
 
-class Clocked(Spool):
-    """A spool with a clock that the test sets; it begins at 0."""
-
-    def __init__(self, settings: PredictionLogSettings, hour: Callable[[], str]) -> None:
-        self.clock = Clock()
-        super().__init__(settings, hour, self.clock)
-
-
 @pytest.fixture
-def make_spool(make_settings: MakeSettings) -> Callable[..., Clocked]:
-    def make(hour: Callable[[], str] = lambda: "20261121T03", **mapping: Any) -> Clocked:
-        return Clocked(make_settings(**{"segment_max_age_s": 100, **mapping}), hour)
+def make_spool(make_settings: MakeSettings) -> Callable[..., Spool]:
+    def make(hour: Callable[[], str] = lambda: "20261121T03", **mapping: Any) -> Spool:
+        return Spool(make_settings(**{"segment_max_age_s": 100, **mapping}), hour)
 
     return make
 
@@ -59,7 +50,7 @@ def make_spool(make_settings: MakeSettings) -> Callable[..., Clocked]:
     ],
 )
 def test_a_segment_never_spans_two_hours(
-    make_spool: Callable[..., Clocked], hours: list[str]
+    make_spool: Callable[..., Spool], hours: list[str]
 ) -> None:
     now = hours[:1]
     spool = make_spool(hour=lambda: now[-1])
@@ -73,7 +64,7 @@ def test_a_segment_never_spans_two_hours(
     assert len({segment.name.key for segment in spool.sealed}) == 2
 
 
-def test_spool_that_was_removed_in_use_is_made_again(make_spool: Callable[..., Clocked]) -> None:
+def test_spool_that_was_removed_in_use_is_made_again(make_spool: Callable[..., Spool]) -> None:
     spool = make_spool()
     spool.append(LINE, 3)
     shutil.rmtree(spool.sink_folder)
@@ -107,7 +98,7 @@ def fill(spool: Spool, records: int) -> list[bytes]:
 
 @guarantee("The spool or its disk is full")
 def test_drop_oldest_keeps_the_bound_and_the_newest_records(
-    make_spool: Callable[..., Clocked],
+    make_spool: Callable[..., Spool],
 ) -> None:
     spool = make_spool(**SMALL)
 
@@ -116,47 +107,6 @@ def test_drop_oldest_keeps_the_bound_and_the_newest_records(
     assert count_bytes(spool.sink_folder) <= SMALL["spool_max_bytes"]
     assert 30 < len(kept) < 200
     assert kept == [number_line(number) for number in range(200)][-len(kept) :]
-
-
-def test_drop_oldest_on_a_full_disk_keeps_the_newest_records(
-    make_spool: Callable[..., Clocked], mount_tmpfs: Callable[..., Path]
-) -> None:
-    disk = mount_tmpfs("size=64k")
-    spool = make_spool(spool_dir=str(disk), segment_max_bytes=8192)
-
-    kept = fill(spool, 1000)
-
-    assert 200 < len(kept) < 600
-    assert kept == [number_line(number) for number in range(1000)][-len(kept) :]
-
-
-def test_segment_in_flight_is_not_given_up(make_spool: Callable[..., Clocked]) -> None:
-    spool = make_spool(**SMALL)
-    for number in range(200):
-        spool.append(number_line(number), 1)
-        spool.rotate_if_due()
-        if number == 20:
-            spool.sealed[0].is_in_flight = True
-
-    assert spool.dropped > 0
-    assert spool.sealed[0].path.read_bytes().startswith(number_line(0))
-
-
-def test_adopted_records_that_are_given_up_are_counted(make_spool: Callable[..., Clocked]) -> None:
-    dead = make_spool(**SMALL)
-    for number in range(9):
-        dead.append(number_line(number), 1)
-    dead.seal()
-    dead.release()
-    spool = make_spool(**SMALL)
-    spool.adopt()
-    for number in range(200):
-        spool.append(number_line(number), 1)
-        spool.rotate_if_due()
-    spool.seal()
-
-    left = sum(one.path.read_bytes().count(b"\n") for one in spool.sealed)
-    assert spool.dropped + left == 209
 
 
 def test_closing_releases_a_blocked_append(

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import queue
-import socket
 import threading
 
 import pytest
@@ -9,15 +7,11 @@ import torch
 
 from offpath.handler.errors import ModelFailed, ModelOutOfMemory
 from offpath.handler.model.device_errors import is_out_of_memory, is_sticky
-from offpath.handler.process import sick_worker
 from offpath.handler.process.sick_worker import (
-    EXIT_STATUS,
     MAX_FAILURES_IN_A_ROW,
     MAX_OUT_OF_MEMORY_IN_A_ROW,
     ModelHealth,
-    end_after_reply,
 )
-from tests.support.eventually import MAX_S
 from tests.support.guarantees import guarantee
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be"
@@ -47,12 +41,6 @@ MEMORY = [
         id="nvjpeg",
     ),
     pytest.param(
-        RuntimeError(
-            "decode_batched_hardware, /src/_core/DecodeJpegCuda.cpp:350, Failed to decode batch: 5"
-        ),
-        id="torchcodec",
-    ),
-    pytest.param(
         RuntimeError("[enforce fail at alloc_cpu.cpp] Failed to allocate memory"),
         id="onnx-runtime",
     ),
@@ -61,7 +49,6 @@ MEMORY = [
 ]
 OTHER = [
     pytest.param(RuntimeError("mat1 and mat2 shapes cannot be multiplied"), id="shape"),
-    pytest.param(ValueError("no"), id="value"),
     pytest.param(RuntimeError("Expected all tensors on cuda:0"), id="device-name"),
 ]
 
@@ -138,25 +125,3 @@ def test_a_failed_batch_releases_the_tensors_of_its_frames() -> None:
     except RuntimeError as error:
         ModelHealth().fail_batch(error)
         assert freed.is_set()
-
-
-@pytest.mark.parametrize(
-    ("idle_s", "has_next"),
-    [
-        pytest.param(3600, True, id="when-the-next-batch-arrives"),
-        pytest.param(0.05, False, id="idle"),
-    ],
-)
-def test_the_process_ends_after_its_reply(
-    monkeypatch: pytest.MonkeyPatch, idle_s: float, has_next: bool
-) -> None:
-    monkeypatch.setattr(sick_worker, "IDLE_S", idle_s)
-    statuses: queue.Queue[int] = queue.Queue()
-    worker, server = socket.socketpair()
-    with worker, server:
-        end_after_reply(worker, statuses.put)
-        if has_next:
-            with pytest.raises(queue.Empty):  # it would have ended by then
-                statuses.get(timeout=0.1)
-            server.send(b"I")
-        assert statuses.get(timeout=MAX_S) == EXIT_STATUS

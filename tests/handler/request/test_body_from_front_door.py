@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -116,17 +115,6 @@ def test_client_that_left_is_an_error_of_its_item(door: DoorBodies, folder: Path
     with pytest.raises(BodyGone) as caught:
         read(door, headers(folder / NAME))
     assert issubclass(caught.type, ItemError) and caught.value.status == 400
-
-
-def test_a_folder_that_was_removed_and_made_again_is_used() -> None:
-    with TemporaryDirectory(dir="/dev/shm") as folder:
-        door, path = DoorBodies(folder, KEY), Path(folder)
-        path.rmdir()
-        with pytest.raises(ItemError):
-            read(door, headers(path / NAME))
-        path.mkdir(mode=0o700)
-        (path / NAME).write_bytes(b"\xff\xd8 image")
-        assert read(door, headers(path / NAME)) == b"\xff\xd8 image"
 
 
 def test_a_folder_that_others_may_use_is_refused(folder: Path) -> None:

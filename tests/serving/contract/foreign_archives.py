@@ -60,11 +60,6 @@ def handle(data, context):
             dimensions = [Dimension(*one) for one in labels.items()]
             context.metrics.add_metric(name, value, "count", dimensions=dimensions)
         return ["set"]
-    if said == "many metrics":
-        for number in range(400):
-            labels = [Dimension("Text", f"{number} " + 5000 * "x")]
-            context.metrics.add_metric("Many", 1, "count", dimensions=labels)
-        return ["counted"]
     if said == "kind":
         kind = [context.get_request_header(0, key) for key in ("explain", "describe")]
         return [kind for _ in data]

@@ -13,7 +13,6 @@ import httpx
 import numpy as np
 import pytest
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
-from tritonclient.utils import InferenceServerException
 
 from tests.support.costly import PALETTE, png
 from tests.support.eventually import eventually
@@ -133,12 +132,6 @@ def test_tritons_client_gets_the_replies(
         assert same(json.loads(reply), predict(url, image))
 
 
-def test_tritons_client_shows_which_image_is_bad(triton: InferenceServerClient) -> None:
-    with pytest.raises(InferenceServerException, match="instance 1: .*format") as caught:
-        triton.infer("near-free", [image_input([IMAGES[0], b"no image"])])
-    assert caught.value.status() == "415"
-
-
 @guarantee("A bad item or a time-out in a batch")
 def test_a_bad_image_fails_its_own_request_alone(url: str) -> None:
     bodies = [[TEXTS[0], TEXTS[1]], [TEXTS[0], "bm8gaW1hZ2U="], [TEXTS[2]]]
@@ -162,12 +155,10 @@ BOMB = base64.b64encode(png(8000, 8000, 8, PALETTE, 8, False))
     [
         pytest.param(V1, b"", 400, id="empty"),
         pytest.param(V1, b'{"instances": [""]}', 400, id="empty-image"),
-        pytest.param(V1, b'{"instances": [%b0]}' % (b"0," * 1_000_000), 400, id="a-million"),
         pytest.param(V1, b'{"instances": ["%b"]}' % (rb"\u0041" * 5_000_000), 415, id="escapes"),
         pytest.param(V1, b'{"instances": ["%b"]}' % BOMB, 413, id="pixels"),
         pytest.param(V1, bytes(100_000_000), 413, id="100-mb"),
         pytest.param(V1, [bytes(1_000_000)] * 100, 413, id="100-mb-in-chunks"),
-        pytest.param(V2, bytes(100_000_000), 413, id="v2-100-mb"),
         pytest.param(V2, b'{"inputs": [{"shape": %b}]}' % (b"[" * 9_000), 400, id="v2-deep"),
         pytest.param("/v1/models/near-free:train", b"{}", 404, id="verb"),
     ],
@@ -187,13 +178,10 @@ def test_wrong_and_costly_requests_get_a_reason(
     [
         pytest.param("POST", "/predictions/naer-free", "naer-free", id="model"),
         pytest.param("POST", "/predictions/near-free/3.0", "near-free/3.0", id="version"),
-        pytest.param("POST", "/explanations/naer-free", "naer-free", id="explanation"),
         pytest.param("POST", "/v1/models/naer-free:predict", "naer-free", id="v1"),
-        pytest.param("GET", "/v1/models/naer-free", "naer-free", id="v1-get"),
         pytest.param(
             "POST", "/v2/models/near-free/versions/3.0/infer", "near-free/3.0", id="v2-version"
         ),
-        pytest.param("GET", "/v2/models/naer-free", "naer-free", id="v2-get"),
         pytest.param(
             "GET", "/v2/models/near-free/versions/3.0/ready", "near-free/3.0", id="v2-ready"
         ),
@@ -206,8 +194,3 @@ def test_who_asks_for_another_model_hears_which_are_served(
     assert (reply.status_code, reply.json()["type"]) == (404, "NotFound")
     start, _, served = reply.json()["message"].partition("; served: ")
     assert start == f"no model {asked!r}" and "near-free (1.0)" in served
-
-
-def test_a_get_is_no_prediction(url: str) -> None:
-    assert httpx.get(url + V1).status_code == 405
-    assert httpx.get(url + V2).status_code == 405

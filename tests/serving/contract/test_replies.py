@@ -7,19 +7,16 @@ TorchServe and Granian run for real. Ray's and Triton's classes run in a stand-i
 from __future__ import annotations
 
 import base64
-import gzip
 import json
 import os
 import signal
 import subprocess
 import sys
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import httpx
@@ -27,11 +24,9 @@ import jsonschema
 import numpy as np
 import pytest
 
-import offpath
 from offpath.deploy.ray.ray_export import export_ray
 from offpath.deploy.triton.triton_export import export_triton
 from offpath.handler.config import HandlerConfig
-from offpath.handler.contract import Classifier, Reply, Request
 from offpath.handler.error_kinds import MODEL_GONE, OF_DOOR, OF_ITEMS
 from offpath.handler.wire_names import (
     ARRIVED_HEADER,
@@ -43,22 +38,19 @@ from offpath.handler.wire_names import (
 )
 from offpath.serving.client import Client
 from offpath.serving.front.openapi import render_openapi
-from offpath.serving.server.properties import load_properties
-from offpath.serving.service.archived_classifier import load_classifier
 from offpath.serving.service.messages import make_event_id
-from offpath.serving.service.model_service import largest_body_bytes
 from offpath.serving.session import start_server
 from tests.support import export_host
 from tests.support.bucket import read_out, read_spool
 from tests.support.echo_archive import make_settings
 from tests.support.eventually import MAX_S, eventually
-from tests.support.front import log_variables
+from tests.support.front import ServeProcess, log_variables
 from tests.support.guarantees import guarantee
 from tests.support.obedient_model import BATCH, BREAK, FOR_EVER, HANG, Flag, build_obedient
-from tests.support.photographs import PHOTOGRAPHS, encode, with_bits
+from tests.support.photographs import PHOTOGRAPHS, encode
 
 pytestmark = pytest.mark.server
-ROOT = Path(__file__).parents[3]
+Ask = Callable[[bytes], httpx.Response]
 PATH = "/predictions/near-free"
 JPEG = encode(PHOTOGRAPHS[0].rgb, "JPEG", quality=90)
 TEXT = base64.b64encode(JPEG).decode()
@@ -143,24 +135,13 @@ def send(adapter: tuple[str, httpx.Client]):
     return ask
 
 
-@pytest.fixture(scope="module")
-def classifier(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Classifier]:
-    """Loads `near-free` in this process, whose modules the archive's copies replace."""
-    path, before = [*offpath.__path__], take_handler_modules()
-    sys.modules.update(before)
-    folder = tmp_path_factory.mktemp("unpacked")
-    with zipfile.ZipFile(model_store / "near-free.mar") as archive:
-        archive.extractall(folder)
-    yield load_classifier(folder)
-    take_handler_modules()
-    sys.modules.update(before)
-    offpath.__path__[:], offpath.handler = path, before["offpath.handler"]
+@pytest.fixture
+def ask_granian(granian: ServeProcess) -> Ask:
+    """Returns what sends a body to the server with which all others are compared.
 
-
-def take_handler_modules() -> dict[str, ModuleType]:
-    """Removes and returns the handler's modules."""
-    names = [name for name in sys.modules if name.startswith("offpath.handler")]
-    return {name: sys.modules.pop(name) for name in names}
+    tests/serving/offline/test_offline.py compares a server with the classifier itself.
+    """
+    return lambda body: httpx.post(granian.url + PATH, content=body, timeout=MAX_S)
 
 
 def check_error(reply: httpx.Response, kind: str) -> None:
@@ -193,8 +174,8 @@ def is_status(reply: httpx.Response, adapter: tuple[str, httpx.Client], status: 
         pytest.param("POST", "/predictions/other", JPEG, 404, id="no-model"),
     ],
 )
-def test_a_request_gets_the_handlers_reply_from_every_server(
-    adapter, send, classifier: Classifier, method: str, path: str, body: bytes, status: int
+def test_a_request_gets_the_same_reply_from_every_server(
+    adapter, send, ask_granian: Ask, method: str, path: str, body: bytes, status: int
 ) -> None:
     if adapter[0] == TRITON and path != PATH:
         pytest.skip("Triton has paths of its own")
@@ -211,16 +192,17 @@ def test_a_request_gets_the_handlers_reply_from_every_server(
         is_of_java = "torchserve" in adapter[0]
         assert is_of_java or reply.json()["message"].startswith("no model 'other'; served: ")
         return
-    (expected,) = classifier.classify([Request(body, "id")])
+    expected = ask_granian(body)
+    assert expected.status_code == status
     if status == 200:
         check_labels(reply, expected)
     else:
-        assert reply.json() == json.loads(expected.body)
+        assert reply.json() == expected.json()
 
 
-def check_labels(reply: httpx.Response, expected: Reply) -> None:
+def check_labels(reply: httpx.Response, expected: httpx.Response) -> None:
     """Checks that a reply has the labels of another in their order; threads move last digits."""
-    labels = json.loads(expected.body)
+    labels = expected.json()
     assert list(reply.json()) == list(labels)
     assert reply.json() == pytest.approx(labels, abs=1e-5)
 
@@ -239,7 +221,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_of_sending_has_the_same_answer(
-    adapter, send, classifier: Classifier, way: str
+    adapter, send, ask_granian: Ask, way: str
 ) -> None:
     if way == "chunked" and adapter[0] in HOSTS:
         pytest.skip("its stand-in reads no chunks")
@@ -251,7 +233,7 @@ def test_every_way_of_sending_has_the_same_answer(
         return
     method, arguments = WAYS[way]
     reply = send(method, PATH, **arguments)
-    check_labels(reply, *classifier.classify([Request(JPEG, "id")]))
+    check_labels(reply, ask_granian(JPEG))
 
 
 def test_an_image_of_the_largest_size_may_come_as_base64(adapter, send) -> None:
@@ -274,20 +256,6 @@ def test_a_form_with_two_images_is_refused_with_the_cure(adapter, send, in_url_f
     assert "send one image per request" in reply.json()["message"]
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        pytest.param(gzip.compress(JPEG), "compressed by gzip; send it as it is", id="gzip"),
-        pytest.param(with_bits(JPEG, 12), "12 bits", id="12-bit-jpeg"),
-    ],
-)
-def test_a_near_miss_names_its_cause(adapter, send, body: bytes, said: str) -> None:
-    headers = {"Content-Encoding": "gzip"} if body[:2] == b"\x1f\x8b" else {}
-    reply = send("POST", PATH, content=body, headers=headers)
-    assert is_status(reply, adapter, 415), reply.text
-    assert said in reply.json()["message"]
-
-
 def test_bodies_that_no_image_needs_are_refused(adapter, send) -> None:
     if adapter[0] == TRITON:
         pytest.skip("Triton reads bodies itself")
@@ -295,11 +263,6 @@ def test_bodies_that_no_image_needs_are_refused(adapter, send) -> None:
     assert reply.status_code == 413
     if adapter[0] != "torchserve":  # Java's answer is empty
         check_error(reply, adapter[0])
-
-
-def test_the_configuration_takes_what_an_export_takes() -> None:
-    most = load_properties(ROOT / "config.properties").max_request_size
-    assert most >= largest_body_bytes(MAX_IMAGE)
 
 
 def test_explanations(adapter, send) -> None:

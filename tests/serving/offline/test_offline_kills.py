@@ -118,13 +118,3 @@ def compare(bucket: Bucket, output: str, folder: Path) -> None:
     asked = {f"s3://{bucket.name}/{k}" for k in bucket.keys() if k.startswith("in/")}
     assert counts == dict.fromkeys(asked, 1) and len(asked) == IMAGES
     assert rows.filter("status <> 200").project("error").fetchall() == [("UnsupportedFormat",)]
-
-
-def test_what_the_storage_refuses_ends_the_run_with_one_line(
-    seaweedfs: S3Server, bucket: Bucket, model_store: Path, tmp_path: Path
-) -> None:
-    place = (f"s3://{bucket.name}/in", "s3://no-such-bucket/out")
-    process = start(seaweedfs, str(model_store / "near-free.mar"), *place)
-    _, err = process.communicate()
-    assert process.returncode == 1
-    assert len(err.splitlines()) == 1 and b"does not exist: create it" in err

@@ -3,9 +3,6 @@ from __future__ import annotations
 import os
 import subprocess
 
-import pytest
-
-from offpath.serving.process import processes
 from offpath.serving.process.processes import end_family, find_family
 from tests.support.eventually import eventually
 
@@ -15,16 +12,6 @@ def start_session(script: str, members: int) -> subprocess.Popen[bytes]:
     leader = subprocess.Popen(["bash", "-c", script], start_new_session=True)
     eventually(lambda: len(find_family(leader.pid)) >= members)
     return leader
-
-
-def test_members_that_have_just_ended_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    leader = start_session("sleep 600 & wait", members=2)
-    members = find_family(leader.pid)
-    for member in members:
-        member.kill()
-        member.wait()
-    monkeypatch.setattr(processes, "find_family", lambda _: members)
-    end_family(leader.pid, timeout_s=0.5)
 
 
 def test_other_sessions_are_left_alone() -> None:

@@ -8,7 +8,7 @@ import pytest
 from offpath.errors import ExpectedError
 from offpath.serving.server.plan import plan_server
 from offpath.serving.server.server_settings import Ports, ServerSettings
-from offpath.serving.torchserve.launch import build_properties, make_environment
+from offpath.serving.torchserve.launch import build_properties
 from tests.support.guarantees import guarantee
 
 PORTS = Ports(1, 2, 3)
@@ -48,14 +48,6 @@ def test_management_is_a_socket_unless_a_port_is_asked_for() -> None:
     assert properties["management_address"] == "unix:/run/own/management.sock"
 
 
-def test_metrics_config_is_looked_for_beside_the_file_first(tmp_path: Path) -> None:
-    (tmp_path / "metrics.yaml").touch()
-    config = tmp_path / "my.properties"
-    config.write_text("metrics_config=metrics.yaml\n")
-    properties = build(config=config)
-    assert properties["metrics_config"] == str(tmp_path / "metrics.yaml")
-
-
 def test_metrics_config_that_is_nowhere_is_refused(tmp_path: Path) -> None:
     config = tmp_path / "my.properties"
     config.write_text("metrics_config=nowhere.yaml\n")
@@ -68,22 +60,3 @@ def test_other_host_leaves_management_on_loopback() -> None:
     assert properties["inference_address"] == "http://10.0.0.1:1"
     assert properties["management_address"] == "http://127.0.0.1:2"
     assert properties["grpc_inference_address"] == "127.0.0.1"
-
-
-@pytest.mark.parametrize(
-    ("own", "stock", "policy"),
-    [
-        pytest.param(None, False, "passive", id="ours-waits"),
-        pytest.param("active", False, "active", id="the-users-own-wins"),
-        pytest.param(None, True, None, id="stock-is-unchanged"),
-    ],
-)
-def test_openmp_threads_wait_without_spinning(
-    monkeypatch: pytest.MonkeyPatch, own: str | None, stock: bool, policy: str | None
-) -> None:
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    if own:
-        monkeypatch.setenv("OMP_WAIT_POLICY", own)
-    settings = replace(SETTINGS, stock=stock)
-    environment = make_environment(settings, Path("tmp"), Path("log"))
-    assert environment.get("OMP_WAIT_POLICY") == policy

@@ -34,12 +34,12 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes
 def second(
     tmp_path_factory: pytest.TempPathFactory, echo_server: TorchServe
 ) -> Iterator[TorchServe]:
-    """Starts a second server, with a log line per request.
+    """Starts a second server.
 
     When it is stopped nothing of it is left, and the first server still answers.
     """
     mar = write_mar(tmp_path_factory.mktemp("second") / "store", "echo")
-    with start_server(make_settings(mar, verbose=True)) as server:
+    with start_server(make_settings(mar)) as server:
         yield server
     assert not server.log_dir.parent.exists()
     eventually(lambda: find_family(server.pid) == [])
@@ -49,13 +49,6 @@ def second(
 def post(server: TorchServe, body: bytes = b"abc") -> str:
     url = f"{server.inference_url}/predictions/echo"
     return httpx.post(url, content=body, trust_env=False).text
-
-
-def test_verbose_logs_every_request(second: TorchServe) -> None:
-    before = count_log_lines(second)
-    assert {post(second) for _ in range(REQUESTS)} == {"3"}
-    # Without it there are no lines: test_path.py.
-    eventually(lambda: count_log_lines(second) - before > REQUESTS)
 
 
 def test_two_servers_run_side_by_side(echo_server: TorchServe, second: TorchServe) -> None:
