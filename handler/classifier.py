@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
-from offpath.handler.contract import ArchiveContext, Item, Reply, Request
+from offpath.handler.contract import LEFT, ArchiveContext, Item, Reply, Request
 from offpath.handler.custom_handler import CustomReplies, Result
 from offpath.handler.deadline import Deadlines
 from offpath.handler.errors import DeadlineExceeded, ItemError, ModelOutOfMemory, without_frames
@@ -28,7 +28,7 @@ from offpath.handler.model.engines.engine import FOLDER
 from offpath.handler.model.explanations import Explainer, integrate_gradients
 from offpath.handler.model.load import load_labels, load_model
 from offpath.handler.model.parity import load_parity_set
-from offpath.handler.pipeline import Batch, Pipeline, batch_of, set_threads
+from offpath.handler.pipeline import READ_STAGES, Batch, Pipeline, batch_of, set_threads
 from offpath.handler.prediction_log.batch_records import make_records
 from offpath.handler.prediction_log.prediction_log import PredictionLog, open_prediction_log
 from offpath.handler.process.host_limits import count_cores, decode_budget_s
@@ -120,7 +120,21 @@ class OffpathClassifier:
         except Exception as error:
             batch = batch_of([Item(request) for request in requests])
             self._fail(batch, error, is_model=False)
-        return self._answer(batch)
+        kept = [item for item in batch.items if item.status != LEFT]
+        if len(kept) == len(batch.items):
+            return self._answer(batch)
+        answered = iter(self._answer(Batch(kept, batch.timer)) if kept else ())
+        return [
+            encode_error(item.error) if item.error and item.status == LEFT else next(answered)
+            for item in batch.items
+        ]
+
+    def leave_costly(self) -> None:
+        self.pipeline.leaves_costly = True
+
+    @property
+    def read_s(self) -> float:
+        return sum(self.timings.seconds[stage] for stage in READ_STAGES)
 
     def preprocess(self, requests: Sequence[Request]) -> Batch:
         """Decodes a batch's images; a bad request becomes an item with an error."""

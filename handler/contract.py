@@ -36,6 +36,10 @@ class Request:
     arrived_s: float = 0.0
 
 
+# The status of a reply that is none: `classify` left the image (`leave_costly`).
+LEFT = 0
+
+
 @dataclass(frozen=True)
 class Reply:
     """The reply to one request; its body is JSON."""
@@ -114,6 +118,10 @@ class Model(Protocol):
     def health(self) -> str | None:
         """The reason why this process must be replaced; None while the model works."""
 
+    @property
+    def read_s(self) -> float:
+        """The seconds that reading the last batch took; 0 if unknown."""
+
     def classify(self, requests: Sequence[Request]) -> list[Reply]:
         """Answers a batch, one reply per request, in order; decodes on threads of its own."""
 
@@ -123,6 +131,12 @@ class Model(Protocol):
 
 class Classifier(Model, Protocol):
     """A loaded archive. Only `read` may be called from several threads at once."""
+
+    def leave_costly(self) -> None:
+        """Lets `classify` leave images that would hold up their batch: their reply is LEFT.
+
+        The server then calls `read` in a thread of its own, and `answer`.
+        """
 
     def read(self, request: Request) -> Item:
         """Decodes a request's image; what is wrong with it becomes the item's error."""

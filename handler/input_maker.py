@@ -8,6 +8,7 @@ import logging
 import re
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -15,6 +16,7 @@ import orjson
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import BadTensor
 from offpath.handler.image.decode import Pixels, decode_image
+from offpath.handler.image.decode_cost import UsualCost
 from offpath.handler.image.formats import Payload
 from offpath.handler.image.torch_transform import transform_with_torch
 from offpath.handler.image.transform import transform_image
@@ -24,10 +26,16 @@ MAPPED_LIBTIFF = re.compile(r" (/\S*libtiff\S*)$", re.MULTILINE)
 
 
 class InputMaker:
-    """Decodes and resizes payloads as an archive's settings say; safe to call from any thread."""
+    """Decodes and resizes payloads as an archive's settings say; safe to call from any thread.
 
-    def __init__(self, config: HandlerConfig) -> None:
+    Args:
+        leaves_costly: images that cost much more than others are left.
+    """
+
+    def __init__(self, config: HandlerConfig, leaves_costly: bool = False) -> None:
         self._options, self._geometry = config.decode_options, config.input_geometry
+        if leaves_costly:
+            self._options = replace(self._options, check_cost=UsualCost().check)
         self._settings = config.thin_settings
         self._made_for = orjson.dumps(self._settings)
         is_exact = config.decode == "exact"
@@ -39,7 +47,7 @@ class InputMaker:
         The pixels are uint8 [height, width, channels].
 
         Raises:
-            ItemError: the payload is no image, or decoding it costs too much.
+            ItemError: the payload is no image, is left, or costs too much to decode.
         """
         if payload[:6] == NPY_MAGIC:
             try:

@@ -56,6 +56,9 @@ class Pipeline:
         batch_s: seconds after which no further image of a batch is decoded; 0 is no limit. Later
             items get a 503, because TorchServe ends the worker at `responseTimeout`.
         open_request: gives a request the body that the front door has named.
+
+    Attributes:
+        leaves_costly: images that would hold up their batch are left; their error is ImageLeft.
     """
 
     def __init__(
@@ -77,7 +80,8 @@ class Pipeline:
         self._least = -sys.float_info.max if threshold is None else threshold
         self._batch_s = batch_s or math.inf
         self._open_request = open_request
-        self._input_maker = InputMaker(config)
+        self.leaves_costly = False
+        self._input_maker, self._batch_maker = InputMaker(config), InputMaker(config, True)
         if decode_together is None and config.decode == "nvjpeg":
             decode_together = find_nvjpeg(runner.device)
         self._device_decoder = None
@@ -95,11 +99,12 @@ class Pipeline:
         is_missing = self.config.decode == "nvjpeg" and self._device_decoder is None
         return "scaled" if is_missing else self.config.decode
 
-    def read(self, request: Request, end_s: float = math.inf) -> Item:
+    def read(self, request: Request, end_s: float = math.inf, is_alone: bool = True) -> Item:
         """Decodes a request's image, or leaves a JPEG to the device; any thread may call this.
 
         Args:
             end_s: `perf_counter` time after which nothing is decoded.
+            is_alone: no batch waits for it, so the image may be costly.
         """
         item, start = Item(request), time.perf_counter()
         try:
@@ -117,7 +122,7 @@ class Pipeline:
         item.seconds = (time.perf_counter() - start,)
         decoder = self._device_decoder
         if item.error is None and (decoder is None or not decoder.takes(item.payload or b"")):
-            self._decode(item)
+            self._decode(item, is_alone)
         return item
 
     def read_batch(
@@ -134,7 +139,7 @@ class Pipeline:
             items[idx].error = error
 
         def read(idx: int) -> None:
-            items[idx] = self.read(requests[idx], end_s)
+            items[idx] = self.read(requests[idx], end_s, is_alone=False)
 
         shares: dict[Stage, float] = {}
         with timer.shared(shares):
@@ -231,11 +236,12 @@ class Pipeline:
             for stage in shares:
                 shares[stage] += on_cpu[stage]
 
-    def _decode(self, item: Item) -> None:
+    def _decode(self, item: Item, is_alone: bool = True) -> None:
         """Decodes and resizes one item on the CPU; its thread's clock counts the seconds."""
+        maker = self._batch_maker if self.leaves_costly and not is_alone else self._input_maker
         start = decoded = time.perf_counter()
         try:
-            item.pixels, decoded = self._input_maker.make(item.payload or b"")
+            item.pixels, decoded = maker.make(item.payload or b"")
         except ItemError as error:
             item.error = without_frames(error)
             decoded = time.perf_counter()  # only decoding raises

@@ -8,6 +8,7 @@ a full decode.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -30,6 +31,7 @@ from offpath.handler.image.decode_cost import (
     COEFFICIENT_BYTES,
     MEMORY,
     PILLOW_BYTES,
+    PILLOW_S,
     BudgetedBytes,
     check_jpeg_cost,
     check_pixels,
@@ -64,6 +66,10 @@ LEFT_IS_LAST, TOP_IS_LAST = (2, 3, 6, 7), (3, 4, 7, 8)
 TIFF_MAGIC = (b"II", b"MM")
 
 
+def ignore(predicted_s: float) -> None:
+    """Accepts every cost."""
+
+
 @dataclass(frozen=True)
 class DecodeOptions:
     """Settings of the decoder.
@@ -73,12 +79,15 @@ class DecodeOptions:
         by_longer: one side of that length is enough, because a letterbox resizes by that side.
         exif_orientation: turn the image by its EXIF tag; TorchServe's handler does not.
         max_pixels: limit on width x height as stated by the header.
+        check_cost: gets the predicted CPU seconds of an image before it is decoded, and may raise
+            ImageLeft.
     """
 
     min_size: Size = 0
     exif_orientation: bool = False
     max_pixels: int = 50_000_000
     by_longer: bool = False
+    check_cost: Callable[[float], None] = ignore
 
     @classmethod
     def for_input(
@@ -164,8 +173,9 @@ def _decode_jpeg(payload: Payload, options: DecodeOptions) -> DecodedImage | Non
     check_pixels(height, width, options.max_pixels)
     if colorspace in ("CMYK", "YCCK"):
         return None  # Pillow handles Adobe's inverted inks
+    options.check_cost(frame.predicted_s)
     denominator = choose_scale(height, width, options)
-    bytes_each = 3 / denominator**2 + (0 if frame.is_one_scan else COEFFICIENT_BYTES)
+    bytes_each = 3 / denominator**2 + (0 if frame.scans == 1 else COEFFICIENT_BYTES)
     try:
         with MEMORY.hold(int(height * width * bytes_each)):
             pixels = simplejpeg.decode_jpeg(
@@ -221,6 +231,7 @@ def _decode_with_pillow(payload: Payload, options: DecodeOptions, spent_s: float
         file = BudgetedBytes(payload, spent_s)
         with Image.open(file, formats=tuple(FORMATS)) as image:
             check_pixels(image.height, image.width, options.max_pixels)
+            options.check_cost(PILLOW_S * image.height * image.width)
             with MEMORY.hold(PILLOW_BYTES * image.height * image.width):
                 turned = _turn(image) if options.exif_orientation else image
                 image.load()

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from offpath.handler.errors import ImageTooCostly, ImageTooLarge, UnsupportedFormat
+from offpath.handler.contract import LEFT
+from offpath.handler.errors import ImageTooCostly, ImageTooLarge, ItemError, UnsupportedFormat
 from offpath.handler.image.formats import Payload
 
 # CPU seconds that Pillow may take for one image: twice the need of 50 million 16-bit RGBA pixels.
@@ -36,6 +37,13 @@ MAX_SCANNED_PIXELS = 700_000_000
 # and previews take some hundred segments; one segment holds at most 64 kB.
 MAX_SEGMENTS = 1_000
 MAX_STRAY_BYTES = 65_536
+# Predicted CPU seconds per pixel: of libjpeg-turbo for each scan and once for the colours, and of
+# Pillow, which takes from 5 ns (BMP) to 50 (PNG).
+SCAN_S, PILLOW_S = 1.5e-9, 30e-9
+# An image is costly if its predicted seconds are more than this and this many times the median.
+COSTLY_S, COSTLY_TIMES = 0.1, 4
+# Share by which one image moves the median, up or down.
+MEDIAN_STEP = 0.05
 # JPEG markers (ITU-T T.81, table B.1).
 FILL, START_OF_SCAN, END_OF_IMAGE = 0xFF, 0xDA, 0xD9
 QUANTISATION_TABLES = 0xDB
@@ -57,17 +65,47 @@ class Frame(NamedTuple):
 
     Attributes:
         pixels: height x width.
-        is_one_scan: the first scan holds the whole image.
+        scans: 1 if the first scan holds the whole image; 0 for several that nobody counted.
         has_tables: quantisation tables come before the first scan.
         kind: the marker that began the frame.
         bits: bits per sample.
     """
 
     pixels: int
-    is_one_scan: bool
+    scans: int
     has_tables: bool
     kind: int
     bits: int
+
+    @property
+    def predicted_s(self) -> float:
+        """CPU seconds of decoding, by pixels and scans."""
+        return SCAN_S * self.pixels * (1 + self.scans)
+
+
+class ImageLeft(ItemError):
+    """The image is costly, so it must be read apart; no client sees this."""
+
+    status = LEFT
+
+
+class UsualCost:
+    """Follows the median of predicted costs, and tells which images cost much more.
+
+    An archive whose images are all large has no costly ones. One step per image, up or down, finds
+    the median without a list, and a few costly images hardly move it.
+    """
+
+    def __init__(self) -> None:
+        self._median_s = 0.0
+
+    def check(self, predicted_s: float) -> None:
+        """Raises ImageLeft for a costly image."""
+        median_s = self._median_s or predicted_s
+        step = 1 + MEDIAN_STEP
+        self._median_s = median_s * step if predicted_s > median_s else median_s / step
+        if predicted_s > max(COSTLY_S, COSTLY_TIMES * median_s):
+            raise ImageLeft("the image takes long to decode")
 
 
 class BudgetedBytes(io.BytesIO):
@@ -142,7 +180,7 @@ def check_jpeg_cost(payload: Payload) -> Frame | None:
             f"the JPEG is lossless, hierarchical or coded arithmetically, or has {frame.bits} bits "
             "per sample; send a baseline or progressive one with 8"
         )
-    if frame.is_one_scan:
+    if frame.scans:
         return frame
     # Their markers; inside a scan's data the byte after 0xFF is never one.
     data = np.frombuffer(payload, np.uint8)
@@ -151,7 +189,7 @@ def check_jpeg_cost(payload: Payload) -> Frame | None:
         raise ImageTooCostly(f"the JPEG's scans cover more than {MAX_SCANNED_PIXELS} pixels in all")
     if scans > MAX_SCANS:
         raise ImageTooCostly(f"the JPEG has more than {MAX_SCANS} scans")
-    return frame
+    return frame._replace(scans=scans)
 
 
 def find_frame(payload: Payload) -> Frame | None:
@@ -177,8 +215,8 @@ def find_frame(payload: Payload) -> Frame | None:
             return None
         if marker == START_OF_SCAN:
             is_whole = at + 2 < end and payload[at + 2] == components
-            is_one_scan = is_whole and kind != PROGRESSIVE
-            return Frame(pixels, is_one_scan, has_tables, kind, bits) if pixels else None
+            scans = int(is_whole and kind != PROGRESSIVE)
+            return Frame(pixels, scans, has_tables, kind, bits) if pixels else None
         if marker in FRAMES and at + 8 <= end:
             height, width = (read_short(payload, at + n) for n in (3, 5))
             pixels, components = height * width, payload[at + 7]

@@ -76,7 +76,7 @@ def plan_upstreams(plan: ServePlan, door: DoorSettings) -> Upstreams:
         max_body_bytes=plan.properties.max_request_size,
         answer_timeout_s=timeout_s * WAITING_BATCHES,
         # TorchServe's own queue length is meant for bodies in Java's heap; names take no room.
-        queue=max(door.queue, plan.queue) if hand_over else plan.queue,
+        queue=max(door.queue, plan.properties.job_queue_size) if hand_over else plan.queue,
         only_model=_only_model(plan.names, door),
         routes=plan.routes,
     )

@@ -80,6 +80,7 @@ class ForeignHandler:
 
     # A handler cannot tell how its model is, but it may end its process.
     health: str | None = None
+    read_s = 0.0
 
     def __init__(
         self,

@@ -92,7 +92,9 @@ class Supervisor:
     def __init__(self, plan: Plan, reports: socket.socket) -> None:
         self.plan = plan
         self._slots = [
-            Slot(one, SharedNotes(one.model.settings.batch_size)) for one in plan.workers
+            # A batch, and a costly image beside it.
+            Slot(one, SharedNotes(one.model.settings.batch_size + 1))
+            for one in plan.workers
         ]
         self.suspects = Suspects()
         self._reports = reports

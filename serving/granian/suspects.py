@@ -18,11 +18,12 @@ import mmap
 import os
 import signal
 import struct
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from offpath.handler.contract import Model, Reply, Request
+from offpath.handler.contract import LEFT, Item, Reply, Request
 from offpath.handler.error_kinds import ENDS_WORKERS
 from offpath.handler.wire_names import BODY_HEADER, CLIENT_HEADER
 from offpath.serving.service.batch_queue import ALONE
@@ -101,16 +102,17 @@ class Suspects:
 
 
 class WatchedModel:
-    """The model of a worker, which notes each batch and answers suspects alone.
+    """The model of a worker, which notes what is in work and answers suspects alone.
 
     Args:
+        model: a Classifier, or another archive's handler, which has only the calls of Model.
         count_refused: is called for each image that is refused.
         open_request: gives a request the body that the front door has named; None without a door.
     """
 
     def __init__(
         self,
-        model: Model,
+        model: Any,
         notes: SharedNotes,
         suspects: SharedNotes,
         count_refused: Callable[[], None],
@@ -119,11 +121,34 @@ class WatchedModel:
         self._model, self._notes, self._suspects = model, notes, suspects
         self._count_refused, self._open_request = count_refused, open_request
         self.close = model.close
+        self._lock = threading.Lock()
+        # What is in work: the batch, and the costly image in the lane.
+        self._batch: Sequence[Note] = ()
+        self._costly: Sequence[Note] = ()
         self._version, self._known = 0, dict[int, list[Any]]()
 
     @property
     def health(self) -> str | None:
-        return self._model.health
+        health: str | None = self._model.health
+        return health
+
+    @property
+    def read_s(self) -> float:
+        return float(self._model.read_s)
+
+    def read(self, request: Request) -> Item:
+        """Reads a costly image; the lane calls this, beside the batches."""
+        request = self._open(request)
+        self._write(costly=[self._make_note(hash_image(find_image(request.body)), request)])
+        try:
+            item: Item = self._model.read(request)
+            return item
+        finally:
+            self._write(costly=())
+
+    def answer(self, items: Sequence[Item]) -> list[Reply]:
+        replies: list[Reply] = self._model.answer(items)
+        return replies
 
     def classify(self, requests: Sequence[Request]) -> list[Any]:
         requests = list(map(self._open, requests))
@@ -156,12 +181,14 @@ class WatchedModel:
             self._count_refused()
             return Refused(ENDS_WORKERS).reply
         time.sleep(PAUSE_S)
-        (reply,) = self._run([request], [self._make_note(image, request, sha256)])
+        (reply,) = self._run([request], [self._make_note(image, request, sha256)], is_suspect=True)
         if is_over or not refused:
             del self._known[image]  # until it is in the next death
         return reply
 
-    def _run(self, requests: Sequence[Request], notes: Sequence[Note]) -> list[Reply]:
+    def _run(
+        self, requests: Sequence[Request], notes: Sequence[Note], is_suspect: bool = False
+    ) -> list[Reply]:
         if not requests:
             return []
         for request in requests:
@@ -169,11 +196,22 @@ class WatchedModel:
             if file and self._open_request is not None:
                 with contextlib.suppress(OSError):  # the client has left
                     os.chmod(file, IN_WORK)
-        self._notes.write(notes)
+        self._write(batch=notes)
         try:
-            return self._model.classify(requests)
+            replies: list[Reply] = self._model.classify(requests)
+            if is_suspect and replies[0].status == LEFT:  # the lane would have others beside it
+                replies = self._model.answer([self._model.read(requests[0])])
+            return replies
         finally:
-            self._notes.write([])
+            self._write(batch=())
+
+    def _write(
+        self, batch: Sequence[Note] | None = None, costly: Sequence[Note] | None = None
+    ) -> None:
+        with self._lock:
+            self._batch = self._batch if batch is None else batch
+            self._costly = self._costly if costly is None else costly
+            self._notes.write([*self._batch, *self._costly])
 
     def _make_note(self, image: int, request: Request, sha256: str = "") -> Note:
         # Without a door a client may have written the header.

@@ -15,7 +15,7 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
 from granian.server.embed import Server as HTTPServer
 
 from offpath.archive.mar_file import unpack_missing
-from offpath.handler.contract import Model, Request
+from offpath.handler.contract import Model, Reply, Request
 from offpath.handler.error_kinds import ErrorKind
 from offpath.handler.errors import ItemError
 from offpath.handler.request.body_from_front_door import DoorBodies
@@ -43,6 +43,7 @@ from offpath.serving.process.ports import WRONG_HOST, may_be_host
 from offpath.serving.server.served_model import ServedModel
 from offpath.serving.server.server_settings import LOOPBACK
 from offpath.serving.service.archived_classifier import load_classifier
+from offpath.serving.service.costs import LONG_WAIT_S
 from offpath.serving.service.messages import Refused, list_served
 from offpath.serving.service.model_service import ModelService, ServiceSettings, ignore
 
@@ -152,17 +153,36 @@ class App:
             body = self._receive(proto, held, int(headers.get("content-length", -1)))
             try:
                 if self._names is None or may_be_host(headers.get("host", LOOPBACK), self._names):
-                    reply = await self.service.answer(scope.method, scope.path, headers, body)
+                    answer = self.service.answer(scope.method, scope.path, headers, body)
+                    is_long = self.service.wait_s > LONG_WAIT_S
+                    reply = await (self._while_connected(proto, answer) if is_long else answer)
                 else:
                     reply = Refused(FOREIGN_NAME).reply
             except ProtocolClosed:
-                return  # the client has left in the middle of its body
+                return  # the client has left
         out = list(reply.headers.items())
         if self.balance.surplus > 0:
             self.balance.surplus -= 1
             out.append(("connection", "close"))
         self._statuses[reply.status // 100] += 1
         proto.response_bytes(reply.status, out, reply.body)
+
+    async def _while_connected(self, proto: Any, answer: Coroutine[Any, Any, Reply]) -> Reply:
+        """Waits for an answer; raises ProtocolClosed when the client leaves before it.
+
+        Only done where requests wait long, because Granian does not tell and asking costs CPU time.
+        """
+        began_s, task = time.monotonic(), asyncio.ensure_future(answer)
+        left = asyncio.ensure_future(proto.client_disconnect())
+        try:
+            await asyncio.wait((task, left), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            self.service.costs.note_left(time.monotonic() - began_s)
+            raise ProtocolClosed
+        finally:
+            left.cancel()
+            task.cancel()
 
     async def _receive(self, proto: Any, held: Body, length: int) -> AsyncIterator[bytes]:
         """Yields the parts of a body and holds memory as they arrive.
@@ -321,6 +341,7 @@ def load_model(
         return foreign, ignore  # `App` counts TorchServe's own metrics
     classifier = load_classifier(folder, size, gpu, publish=sums.publish, name=model.name)
     classifier.warm_up()
+    classifier.leave_costly()
     return classifier, classifier.metrics.count_requests
 
 

@@ -23,6 +23,9 @@ from offpath.serving.server.server_settings import ServerSettings
 MAX_WORKERS = 256
 # Also safe in nginx.conf.
 NAME = re.compile("[A-Za-z0-9._-]{1,64}")
+# Requests of a model that Granian may hold where nobody has set a number: memory and the predicted
+# wait are the limits.
+GRANIAN_QUEUE = 10_000
 # TorchServe's key for the handler of archives that name none.
 DEFAULT_HANDLER = "default_service_handler"
 # Keys of model-config.yaml for what only TorchServe's Java part can do.
@@ -112,7 +115,11 @@ def plan_server(settings: ServerSettings) -> ServePlan:
     for name, archive in archives:
         models.append(_plan_model(settings, properties, models, name, archive))
     notes = [*_note_ignored(settings, properties), *_note_gaps(archives, models)]
-    return ServePlan(settings, properties, tuple(models), properties.job_queue_size, tuple(notes))
+    is_set = settings.config is not None or "job_queue_size" in settings.overrides
+    # Our own file's number is meant for bodies in Java's heap.
+    has_room = settings.server == "granian" and not is_set
+    queue = GRANIAN_QUEUE if has_room else properties.job_queue_size
+    return ServePlan(settings, properties, tuple(models), queue, tuple(notes))
 
 
 def _plan_model(

@@ -12,6 +12,8 @@ from typing import Any
 Waiting = tuple[Any, "asyncio.Future[Any]"]
 # Of a reply that `handle` leaves out: the request is handled again, as a batch of its own.
 ALONE = None
+# Measured: docs/research/2026-11-28-batches-by-work.md.
+BATCH_READ_S = float(__import__("os").environ.get("B_S", "0.025"))
 
 
 class BatchQueue:
@@ -31,6 +33,9 @@ class BatchQueue:
         most: the most requests in a batch.
         delay_s: how long the first request of a batch waits at most for as many others as were in
             flight when the last batch ended.
+        predict_s: predicts the seconds that reading a request takes. A batch closes when those of
+            its requests exceed BATCH_READ_S: the first of eight large photographs would otherwise
+            wait until the others are decoded too.
     """
 
     def __init__(
@@ -39,9 +44,10 @@ class BatchQueue:
         most: int,
         delay_s: float,
         clock: Callable[[], float] = time.monotonic,
+        predict_s: Callable[[Any], float] = lambda request: 0.0,
     ) -> None:
         self._handle, self._most, self._delay_s = handle, most, delay_s
-        self._clock = clock
+        self._clock, self._predict_s = clock, predict_s
         self._since_s: float | None = None
         self._expected = 1
         self._waiting: queue.SimpleQueue[list[Waiting] | None] = queue.SimpleQueue()
@@ -101,6 +107,7 @@ class BatchQueue:
     def _gather(self) -> tuple[list[Waiting], bool]:
         """Returns the next batch, and False after the last one."""
         batch: list[Waiting] = []
+        read_s = 0.0
         group = self._waiting.get()
         end = self._clock() + self._delay_s
         while group is not None or not self._waiting.empty():
@@ -112,7 +119,8 @@ class BatchQueue:
                     self._waiting.put(group)
                 if not first[1].cancelled():
                     batch.append(first)
-            if len(batch) == self._most:
+                    read_s += self._predict_s(first[0])
+            if len(batch) == self._most or read_s > BATCH_READ_S:
                 return batch, True
             try:
                 if len(batch) < self._expected:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,18 +44,24 @@ def make_event_id(given: str) -> str:
 
 
 class Refused(Exception):
-    """A request that gets an error of this kind, in the form of the handler's own errors."""
+    """A request that gets an error of this kind, in the form of the handler's own errors.
 
-    def __init__(self, kind: ErrorKind) -> None:
+    Args:
+        wait_s: predicted seconds after which another request would have been answered.
+    """
+
+    def __init__(self, kind: ErrorKind, wait_s: float = 0.0) -> None:
         super().__init__(kind.text)
-        self.kind = kind
+        self.kind, self._wait_s = kind, wait_s
 
     @property
     def reply(self) -> Reply:
         kind = self.kind
         headers = {"content-type": JSON_TYPE}
         if kind.is_passing:
-            headers["Retry-After"] = str(RETRY_AFTER_S)
+            # By chance up to twice as long, so that not all refused clients come back at once.
+            wait_s = self._wait_s * random.uniform(1, 2)
+            headers["Retry-After"] = str(max(RETRY_AFTER_S, math.ceil(wait_s)))
         fields = {"code": kind.status, "type": kind.type, "message": kind.text}
         return Reply(kind.status, headers, json.dumps(fields).encode())
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import IPv6Network
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from offpath.handler.contract import Model, Publish, Reply, Request
+from offpath.handler.contract import LEFT, Classifier, Item, Model, Publish, Reply, Request
 from offpath.handler.error_kinds import BUSY, MODEL_GONE, TOO_MANY
 from offpath.handler.wire_names import (
     BODY_HEADER,
@@ -32,6 +32,7 @@ from offpath.handler.wire_names import (
 )
 from offpath.serving.service.archived_classifier import load_classifier
 from offpath.serving.service.batch_queue import BatchQueue
+from offpath.serving.service.costs import MAX_COSTLY, Costs, make_lane
 from offpath.serving.service.kserve import (
     MAX_INSTANCES,
     READERS,
@@ -56,6 +57,8 @@ from offpath.serving.service.messages import (
 logger = logging.getLogger(__name__)
 # How often a client of several images is looked for.
 LEFT_CHECK_S = 0.25
+# Seconds for which a refusal is held back, and the most of them at a time.
+HELD_S, MAX_HELD = 1.0, 2000
 # Room for the text of a form or of JSON around the image.
 ENVELOPE_BYTES = 65_536
 
@@ -124,6 +127,7 @@ class ModelService:
             None without a door. A door chooses ids, and counts its replies.
 
     Attributes:
+        costs: what requests cost here, and whether clients leave.
         requests: requests that wait or are being computed.
         answered, took_s, waited_s: replies of the model, the seconds that they took in all, and
             the seconds that their requests waited for a batch.
@@ -139,6 +143,7 @@ class ModelService:
         open_request: Callable[[Request], Request] | None = None,
     ) -> None:
         self._model, self._settings = model, settings
+        self._classifier = cast(Classifier, model)  # where `classify` leaves images
         self._count_requests, self._count, self._on_sick = count_requests, count, on_sick
         self._open_request = open_request
         name, version = settings.name, settings.version
@@ -150,9 +155,15 @@ class ModelService:
         self._names = {"model_name": settings.name}
         if settings.version is not None:
             self._names["model_version"] = settings.version
+        self.costs = Costs(settings.response_timeout_s / 2)
         self._batches = BatchQueue(
-            self._handle, settings.batch_size, settings.max_batch_delay_ms / 1000
+            self._handle,
+            settings.batch_size,
+            settings.max_batch_delay_ms / 1000,
+            predict_s=self.costs.predict_read_s,
         )
+        # Costly images leave their batch for the lane, whose thread starts with the first one.
+        self._lane, self._costly = make_lane(), 0
         self._reading = asyncio.Lock()
         # Client -> its requests here, where a front door names clients.
         self._of_client: Counter[str] = Counter()
@@ -160,7 +171,7 @@ class ModelService:
         self._pool = ThreadPoolExecutor(1, "batch")
         self._late: Future[list[Reply]] | None = None
         self._has_ended = False
-        self.requests = self.answered = 0
+        self.requests = self.answered = self._held = 0
         self.took_s = self.waited_s = 0.0
 
     @property
@@ -224,7 +235,7 @@ class ModelService:
             Refused: too many requests wait, the body is too large or slow, the model is gone, or
                 `read` refuses it.
         """
-        self._check_queue()
+        await self._check_wait()
         headers = request.headers
         client, max_of_client = self._read_client(headers)
         file = headers.get(BODY_HEADER, "") if self._open_request is not None else ""
@@ -280,11 +291,28 @@ class ModelService:
         self._add(len(requests), client)
         try:
             replies: list[Reply] = await self._batches.answer_all(requests)
+            for idx, reply in enumerate(replies):
+                if reply.status == LEFT:
+                    replies[idx] = await self._answer_costly(requests[idx])
         finally:
             self._add(-len(requests), client)
         self.answered += len(requests)
         self.took_s += len(requests) * (time.monotonic() - began_s)
         return replies
+
+    async def _answer_costly(self, request: Request) -> Reply:
+        """Returns the reply to a costly image, which is read in the lane and predicted alone."""
+        if self._costly == MAX_COSTLY:
+            return Refused(BUSY, self.wait_s).reply
+        self._costly += 1
+        try:
+            loop = asyncio.get_running_loop()
+            reply: Reply = await self._batches.answer(
+                await loop.run_in_executor(self._lane, self._classifier.read, request)
+            )
+            return reply
+        finally:
+            self._costly -= 1
 
     async def _read(self, body: AsyncIterator[bytes]) -> bytes:
         """Reads a body to its end; raises Refused as soon as it is too large."""
@@ -298,11 +326,33 @@ class ModelService:
                     parts.append(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    async def _check_wait(self) -> None:
+        """Refuses a request whose body is not read yet, if it would wait too long or has no place.
+
+        Without a door a refusal comes late: clients that come back at once would take the cores
+        from the requests that wait.
+        """
+        try:
+            if self.wait_s > self.costs.max_wait_s:
+                raise Refused(BUSY, self.wait_s)
+            self._check_queue()
+        except Refused as refused:
+            if refused.kind == BUSY and self._open_request is None and self._held < MAX_HELD:
+                self._held += 1
+                await asyncio.sleep(HELD_S)
+                self._held -= 1
+            raise
+
     def _check_queue(self, requests: int = 1) -> None:
         if self._has_ended:
             raise Refused(MODEL_GONE)
         if self.requests + requests > self._settings.max_requests:
-            raise Refused(BUSY)
+            raise Refused(BUSY, self.wait_s)
+
+    @property
+    def wait_s(self) -> float:
+        """The predicted seconds until a request that comes now is answered."""
+        return self.costs.predict_wait_s(self.requests)
 
     def _add(self, requests: int, client: str) -> None:
         self.requests += requests
@@ -311,12 +361,21 @@ class ModelService:
             del self._of_client[client]
         self._count(requests)
 
-    def _handle(self, requests: Sequence[Request]) -> list[Reply]:
-        """Answers a batch; runs in the thread of `BatchQueue`."""
-        now_s = time.monotonic()
-        self.waited_s += sum(now_s - request.arrived_s for request in requests)
+    def _handle(self, batch: Sequence[Request | Item]) -> list[Reply]:
+        """Answers a batch of requests, and of items from the lane; in the thread of `BatchQueue`."""
+        began_s = time.monotonic()
+        requests = [one for one in batch if isinstance(one, Request)]
+        items = [one for one in batch if not isinstance(one, Request)]
+        self.waited_s += sum(began_s - request.arrived_s for request in requests)
         try:
-            replies = self._model.classify(requests)
+            replies = self._model.classify(requests) if requests else []
+            if requests:
+                took_s = time.monotonic() - began_s
+                self.costs.learn(requests, took_s, self._model.read_s)
+            if items:
+                read = iter(self._classifier.answer(items))
+                asked = iter(replies)
+                replies = [next(asked if isinstance(one, Request) else read) for one in batch]
         except Exception as error:
             # A classifier answers every failure itself; this one is a bug in it.
             logger.exception("the classifier failed on a batch")
@@ -349,6 +408,7 @@ class ModelService:
 
     def close(self) -> None:
         """Answers the requests that wait, then ends the model; blocks."""
+        self._lane.shutdown(cancel_futures=True)
         self._batches.close()
         self._model.close()
 

@@ -11,7 +11,7 @@ import torch
 
 from offpath.archive.models.near_free import NearFree
 from offpath.handler.classifier import OffpathClassifier
-from offpath.handler.contract import Reply, Request
+from offpath.handler.contract import LEFT, Reply, Request
 from offpath.handler.model.batch_runner import TopK
 from offpath.handler.process.sick_worker import (
     MAX_FAILURES_IN_A_ROW,
@@ -26,6 +26,7 @@ from tests.support.photographs import encode, find_photograph
 pytestmark = pytest.mark.usefixtures("loading")
 JPEG = encode(find_photograph("coffee").rgb, "JPEG")
 PNG = encode(find_photograph("chelsea").rgb, "PNG")
+COSTLY = encode(find_photograph("chelsea").rgb.resize((3000, 2000)), "PNG")
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +65,22 @@ def test_a_late_request_gets_504_undecoded_and_its_neighbour_is_answered(
     assert decoded == [JPEG]
     assert classifier.read(late).status == 504
     assert decoded == [JPEG]
+
+
+def test_a_costly_image_leaves_its_batch_and_counts_once(
+    classifier: OffpathClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    monkeypatch.setattr(
+        classifier.metrics, "count_batch", lambda _, images, errors: counted.append(images)
+    )
+    monkeypatch.setattr(classifier.pipeline, "leaves_costly", False)
+    classifier.leave_costly()
+    requests = [ask(body) for body in (JPEG, COSTLY, b"junk")]
+    assert statuses(classifier.classify(requests)) == [200, LEFT, 415]
+    assert statuses(classifier.classify(requests[1:2])) == [LEFT]
+    assert statuses(classifier.answer([classifier.read(requests[1])])) == [200]
+    assert counted == [2, 1]
 
 
 def test_items_that_were_read_apart_get_the_batchs_answers_and_their_times(

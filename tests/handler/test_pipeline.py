@@ -47,7 +47,7 @@ def test_failed_batch_leaves_no_thread_that_still_decodes(
 ) -> None:
     caller, began, ended = threading.get_ident(), threading.Event(), threading.Event()
 
-    def decode(self: Pipeline, item: Item) -> None:
+    def decode(self: Pipeline, item: Item, is_alone: bool) -> None:
         if threading.get_ident() == caller:
             assert began.wait(MAX_S)
             raise RuntimeError("a bug")

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -14,7 +16,7 @@ from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ImageTooCostly, ImageTooLarge, UnsupportedFormat
 from offpath.handler.image import decode_cost
 from offpath.handler.image.decode import DecodeOptions, decode_image
-from offpath.handler.image.decode_cost import BUDGET_S
+from offpath.handler.image.decode_cost import BUDGET_S, ImageLeft, UsualCost
 from tests.support.costly import (
     bmp_of_runs,
     damaged_jpeg,
@@ -188,3 +190,66 @@ def test_a_large_image_waits_for_memory(format: str, options: dict, waits: bool)
     # A single image has room, whatever its size, and what was held is free.
     with decode_cost.MEMORY.hold(2 * decode_cost.MAX_DECODING_BYTES):
         pass
+
+
+@pytest.mark.parametrize(
+    ("usual_s", "costly_s", "is_left"),
+    [
+        pytest.param(0.002, 0.09, False, id="cheap-beside-thumbnails"),
+        pytest.param(0.002, 0.11, True, id="costly-beside-thumbnails"),
+        pytest.param(0.2, 0.7, False, id="usual-where-all-are-large"),
+        pytest.param(0.2, 1.5, True, id="costly-beside-large-ones"),
+    ],
+)
+def test_an_image_is_left_if_it_costs_much_more_than_the_median(
+    usual_s: float, costly_s: float, is_left: bool
+) -> None:
+    costs = UsualCost()
+    for _ in range(3):
+        for _ in range(30):
+            costs.check(usual_s)
+        if is_left:
+            with pytest.raises(ImageLeft):
+                costs.check(costly_s)
+        else:
+            costs.check(costly_s)
+
+
+def test_images_become_usual() -> None:
+    costs = UsualCost()
+    costs.check(0.01)
+    left = 0
+    for _ in range(100):
+        with contextlib.suppress(ImageLeft):
+            costs.check(0.3)
+            continue
+        left += 1
+    assert 0 < left < 60
+
+
+@pytest.mark.parametrize(
+    ("make", "is_left"),
+    [
+        pytest.param(lambda: encode(NOISE.resize((5000, 5000)), "PNG"), True, id="png"),
+        pytest.param(lambda: encode(NOISE.resize((7000, 7000)), "JPEG"), True, id="jpeg"),
+        pytest.param(lambda: progressive_jpeg(4000, 20), True, id="scans"),
+        pytest.param(lambda: encode(NOISE, "PNG"), False, id="small-png"),
+        pytest.param(lambda: encode(NOISE.resize((4000, 3000)), "JPEG"), False, id="camera"),
+    ],
+)
+def test_the_cost_of_an_image_is_predicted_before_it_is_decoded(
+    make: Callable[[], bytes], is_left: bool
+) -> None:
+    payload, costs = make(), UsualCost()
+    costs.check(0.01)
+    began_s = time.thread_time()
+    options = replace(OPTIONS, check_cost=costs.check)
+    if not is_left:
+        decode_image(payload, options)
+        return
+    with pytest.raises(ImageLeft):
+        decode_image(payload, options)
+    predicted_s = time.thread_time() - began_s
+    began_s = time.thread_time()
+    decode_image(payload, OPTIONS)
+    assert 10 * predicted_s < time.thread_time() - began_s

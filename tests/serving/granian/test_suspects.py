@@ -8,11 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from offpath.handler.contract import Reply, Request
+from offpath.handler.contract import LEFT, Item, Reply, Request
 from offpath.serving.granian.suspects import (
     MAX_IMAGES,
     REFUSED_S,
     SAMPLE_BYTES,
+    Note,
     SharedNotes,
     Suspects,
     WatchedModel,
@@ -22,6 +23,7 @@ from tests.support.clock import Clock
 
 BATCH = 8
 POISON = b"poison" + bytes(8 * SAMPLE_BYTES)
+COSTLY = b"costly"
 
 
 class Host:
@@ -31,7 +33,9 @@ class Host:
         self.batches: list[list[bytes]] = []
         self.refused: list[int] = []
         self.notes, self.suspects = SharedNotes(BATCH), Suspects(clock)
-        model = SimpleNamespace(classify=self._answer, health=None, close=None)
+        model = SimpleNamespace(
+            classify=self._answer, read=self._read, answer=self._predict, health=None, close=None
+        )
         self.model = WatchedModel(
             model, self.notes, self.suspects.shared, lambda: self.refused.append(1), None
         )
@@ -39,7 +43,14 @@ class Host:
     def _answer(self, requests: Sequence[Request]) -> list[Reply]:
         self.batches.append([request.body for request in requests])
         self.last = self.notes.read()
-        return [Reply(200, {}, b"{}") for _ in requests]
+        return [Reply(LEFT if one.body == COSTLY else 200, {}, b"{}") for one in requests]
+
+    def _read(self, request: Request) -> Item:
+        self.ask(b"beside")
+        return Item(request)
+
+    def _predict(self, items: Sequence[Item]) -> list[Reply]:
+        return [Reply(200, {}, b"{}") for _ in items]
 
     def ask(self, *bodies: bytes) -> list[int | None]:
         """Returns the statuses; None for what must be asked again alone."""
@@ -48,8 +59,6 @@ class Host:
 
     def die(self, *bodies: bytes) -> None:
         """Counts the death of a worker that worked on these."""
-        from offpath.serving.granian.suspects import Note
-
         self.ask(*bodies)
         self.suspects.count_death([Note(*one) for one in self.last])
 
@@ -91,6 +100,18 @@ def test_a_suspect_that_survives_alone_is_like_others_until_the_next_death(host:
     assert host.ask(POISON, b"a") == [200, 200]
     host.die(POISON, b"c")
     assert host.ask(POISON, b"a") == [None, 200]
+
+
+def test_a_costly_image_is_counted_with_the_batch_beside_it_and_answered_alone(
+    host: Host,
+) -> None:
+    assert host.ask(COSTLY, b"a") == [LEFT, 200]
+    for _ in range(2):
+        host.model.read(Request(COSTLY, "id"))  # in the lane, beside a batch
+        host.suspects.count_death([Note(*one) for one in host.last])
+    assert len(host.last) == 2 and not host.notes.read()
+    assert host.ask(COSTLY, b"a") == [None, 200]
+    assert host.ask(COSTLY) == [200]
 
 
 def test_an_image_with_the_same_sample_is_not_refused_for_another_ones_deaths(host: Host) -> None:

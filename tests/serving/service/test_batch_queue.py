@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from offpath.serving.service import batch_queue
-from offpath.serving.service.batch_queue import ALONE, BatchQueue
+from offpath.serving.service.batch_queue import ALONE, BATCH_READ_S, BatchQueue
 from tests.support.clock import Clock
 from tests.support.eventually import MAX_S, eventually
 from tests.support.guarantees import guarantee
@@ -81,6 +81,19 @@ async def test_waiting_requests_form_batches_that_are_answered_or_fail_as_a_whol
     assert gate.batches == [[0], [1, 2, 3, 4], [5, 6, 7, 8]]
     assert first == 0 and others[4:] == [50, 60, 70, 80]
     assert [type(one) for one in others[:4]] == 4 * [OSError]
+    batches.close()
+
+
+@in_event_loop
+async def test_a_batch_closes_when_its_images_take_long_to_read():
+    gate = Gate()
+    batches = BatchQueue(gate, 4, 0.0, predict_s=lambda request: request * BATCH_READ_S / 10)
+    sent = await send(batches, 0)
+    eventually(lambda: gate.batches)
+    sent += await send(batches, 8, 8, 2, 3, 4, 5, 20)
+    gate.may_go.set()
+    await asyncio.gather(*sent)
+    assert gate.batches == [[0], [8, 8], [2, 3, 4, 5], [20]]
     batches.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -13,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from offpath.handler.contract import Reply, Request
+from offpath.handler.contract import LEFT, Item, Reply, Request
 from offpath.handler.wire_names import BODY_HEADER, CLIENT_HEADER, FULL_HEADER
+from offpath.serving.service import model_service
+from offpath.serving.service.costs import LANE_NICE, MAX_COSTLY
 from offpath.serving.service.kserve import READERS, Inference, read_v1
 from offpath.serving.service.model_service import ModelService, ServiceSettings
 from tests.support.guarantees import guarantee
@@ -26,6 +29,7 @@ class Waiting:
     """A model that answers when it may."""
 
     health = None
+    read_s = 0.0
 
     def __init__(self) -> None:
         self.may_go = threading.Event()
@@ -193,3 +197,82 @@ def test_bodies_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
     asyncio.run(send())
     assert most == 1
+
+
+class Leaving(Waiting):
+    """A classifier that leaves costly images, and reads each when it may."""
+
+    def classify(self, requests: Sequence[Request]) -> list[Reply]:
+        self.handled += [request.body for request in requests]
+        return [Reply(LEFT if one.body == b"costly" else 200, {}, b"{}") for one in requests]
+
+    def read(self, request: Request) -> Item:
+        self.may_go.wait()
+        self.nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        return Item(request)
+
+    def answer(self, items: Sequence[Item]) -> list[Reply]:
+        return [Reply(200, {}, item.request.body) for item in items]
+
+
+async def predict(service: ModelService, body: bytes) -> Reply:
+    async def parts() -> AsyncIterator[bytes]:
+        yield body
+
+    return await service.answer("POST", "/predictions/m", {}, parts())
+
+
+@guarantee(
+    "A costly image",
+    "serving/service/model_service.py",
+    "if reply.status == LEFT:",
+    "if False:",
+)
+def test_a_costly_image_is_read_beside_the_batches_and_few_of_them_wait() -> None:
+    async def run() -> None:
+        handler = Leaving()
+        service = make_service(handler, has_door=False)
+        costly = [asyncio.ensure_future(predict(service, b"costly")) for _ in range(MAX_COSTLY + 1)]
+        done, _ = await asyncio.wait(costly, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.result().status for task in done] == [503]
+        assert [(await predict(service, b"cheap")).status for _ in range(3)] == [200] * 3
+        handler.may_go.set()
+        replies = await asyncio.gather(*costly)
+        assert sorted((one.status, one.body) for one in replies)[:-1] == [(200, b"costly")] * 8
+        assert handler.nice == os.getpriority(os.PRIO_PROCESS, 0) + LANE_NICE
+        await asyncio.to_thread(service.close)
+
+    asyncio.run(run())
+
+
+@guarantee(
+    "More requests than can be answered",
+    "serving/service/model_service.py",
+    "if self.wait_s > self.costs.max_wait_s:",
+    "if False:",
+)
+def test_a_request_that_would_wait_too_long_is_refused_late_and_unread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(model_service, "HELD_S", 0.05)
+
+    async def body() -> AsyncIterator[bytes]:
+        raise AssertionError("the body was read")
+        yield b""
+
+    async def run() -> None:
+        handler = Waiting()
+        service = make_service(handler, has_door=False)
+        service.costs.learn([Request(b"")], 20.0, 0.0)
+        sent = [asyncio.ensure_future(predict(service, b"")) for _ in range(2)]
+        while service.requests < 2:
+            await asyncio.sleep(0.001)
+        began_s = time.monotonic()
+        reply = await service.answer("POST", "/predictions/m", {}, body())
+        assert reply.status == 503 and 40 <= int(reply.headers["Retry-After"]) <= 80
+        assert time.monotonic() - began_s >= 0.05
+        handler.may_go.set()
+        assert [(await one).status for one in sent] == [200, 200]
+        await asyncio.to_thread(service.close)
+
+    asyncio.run(run())

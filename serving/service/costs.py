@@ -1,0 +1,99 @@
+"""The costs of requests as a process learns them, and the lane for images that cost far more."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from offpath.handler.contract import Request
+from offpath.handler.wire_names import BODY_HEADER
+
+# Share of a batch in the means.
+NEW = 1 / 16
+# Predicted seconds of waiting from which a process asks whether the client is still there.
+LONG_WAIT_S = 0.25
+# Clients are impatient when this share of those that left had waited as long as the one before,
+# within this share of the time. Then requests wait for half of that time at most: the others would
+# be answered just after their client has left. At the end of a load all leave at once, so of those
+# that leave within SAMPLE_S only the first counts.
+IMPATIENT, ALIKE, SAMPLE_S = 0.8, 0.15, 0.02
+# Seconds for which they stay impatient.
+REMEMBERED_S = 30.0
+# A nice value (man 7 sched): beside a busy thread, one of the lane gets a quarter of a core.
+LANE_NICE = 5
+# Costly images of one process that may wait or be read.
+MAX_COSTLY = 8
+
+
+class Costs:
+    """Learns what requests cost and how long clients wait, and says what waiting requests will.
+
+    Args:
+        max_wait_s: no request may wait longer.
+        clock: seconds.
+    """
+
+    def __init__(self, max_wait_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._max_wait_s, self._clock = max_wait_s, clock
+        self._read_s_per_byte = self._s_per_request = 0.0
+        self._alike = self._patience_s = self._left_s = self._impatient_until_s = 0.0
+
+    def learn(self, requests: Sequence[Request], took_s: float, read_s: float) -> None:
+        """Learns from a batch, which took `took_s`, of which `read_s` to read it."""
+        size = max(1, sum(map(find_size, requests)))
+        self._read_s_per_byte = move(self._read_s_per_byte, read_s / size)
+        self._s_per_request = move(self._s_per_request, took_s / len(requests))
+
+    def note_left(self, waited_s: float) -> None:
+        """Notes that a client left after its request had waited for so long."""
+        now_s = self._clock()
+        if now_s - self._left_s < SAMPLE_S:
+            return
+        self._left_s = now_s
+        is_alike = abs(waited_s - self._patience_s) < ALIKE * waited_s
+        self._alike += NEW * (is_alike - self._alike)
+        self._patience_s = waited_s
+        if self._alike > IMPATIENT:
+            self._impatient_until_s = now_s + REMEMBERED_S
+
+    def predict_read_s(self, request: Any) -> float:
+        """Predicts the seconds of reading a request; an item is read already."""
+        return self._read_s_per_byte * find_size(request) if isinstance(request, Request) else 0.0
+
+    def predict_wait_s(self, requests: int) -> float:
+        """Predicts the seconds until so many requests are answered."""
+        return self._s_per_request * requests
+
+    @property
+    def max_wait_s(self) -> float:
+        """The longest wait for which a request is accepted."""
+        if self._clock() < self._impatient_until_s:
+            return min(self._max_wait_s, self._patience_s / 2)
+        return self._max_wait_s
+
+
+def move(mean: float, value: float) -> float:
+    return mean + NEW * (value - mean) if mean else value
+
+
+def find_size(request: Request) -> int:
+    """Returns the bytes of a body, which may be in a file of the front door."""
+    file = request.headers.get(BODY_HEADER)
+    if file and not request.body:
+        with contextlib.suppress(OSError):  # the client has left
+            return os.stat(file).st_size
+    return len(request.body)
+
+
+def make_lane() -> ThreadPoolExecutor:
+    """Makes the lane: one thread of low priority. Decoders release the GIL, so batches go on."""
+    return ThreadPoolExecutor(1, "slow-lane", initializer=_lower_priority)
+
+
+def _lower_priority() -> None:
+    with contextlib.suppress(OSError):  # a sandbox may forbid it
+        os.nice(LANE_NICE)  # of this thread alone (man 2 nice)
