@@ -82,8 +82,20 @@ class Door:
         return f"{scheme}://{self.settings.address}"
 
     @property
-    def metrics_url(self) -> str:
-        return f"http://{self.settings.metrics_address}"
+    def urls(self) -> dict[str, str]:
+        """The addresses to show, by what they are for."""
+        return {
+            "inference": self.url,
+            "management": f"unix:{self.place.run}/management.sock",
+            "metrics": f"http://{self.settings.metrics_address}/metrics",
+            "logs": str(self.place.log),
+        }
+
+    @property
+    def token(self) -> str | None:
+        """A bearer token, if predictions need one."""
+        file = self.settings.tokens
+        return None if file is None else read_tokens(file)[0]
 
     @property
     def nginx(self) -> Nginx:
@@ -212,8 +224,13 @@ class Door:
             self._bodies_lock = lock_folder(self.place.bodies)
 
     def drain(self) -> bool:
-        """Accepts no new requests and answers those in flight; False if the time was up first."""
+        """Accepts no new requests and answers those in flight; False if the time was up first.
+
+        For `unready_s`, /ping says 503 and new requests are still answered.
+        """
         self.set_ready(False)
+        if self._server is not None:
+            time.sleep(self.settings.unready_s)
         return self._nginx is None or self._nginx.drain(self.settings.drain_s)
 
     def stop(self) -> None:

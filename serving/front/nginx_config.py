@@ -29,6 +29,7 @@ from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.openapi import OPENAPI, render_openapi
 from offpath.serving.front.upstreams import MODEL_NAME, Upstreams
 from offpath.serving.process.ports import WRONG_HOST, is_loopback
+from offpath.serving.rotation import KEEPALIVE_S
 from offpath.serving.server.properties import CONF_DIR
 from offpath.serving.server.served_model import name_socket
 from offpath.serving.service.messages import V2_SERVER, Served, describe_missing, list_served
@@ -65,9 +66,6 @@ MAX_BODIES = 65535
 ERRORS = {kind.status: kind for kind in OF_DOOR}
 STARTING = "the server is starting"
 NO_MEMORY = "no memory is left for the body; try again later"
-# nginx puts requests on a connection to TorchServe for this many seconds, and then keeps the
-# connection for as many seconds more.
-KEEPALIVE_S = 2
 # The copies that one shadow may hold at a time, and with them their bodies: 64 MB of medium ones.
 COPIES = 16
 # A copy may delay the next request on its client's connection by this time.

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from offpath.serving.session import start_server
+from offpath.serving.starting import start_server
 from tests.conftest import build
 from tests.support.echo_archive import make_settings
 from tests.support.eventually import MAX_S

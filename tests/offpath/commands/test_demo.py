@@ -182,7 +182,7 @@ def test_an_archive_that_exists_is_shown_as_it_is(
 ) -> None:
     served: list[tuple[ServerSettings, DoorSettings]] = []
     monkeypatch.setattr(
-        demo, "DoorSession", lambda make, door, *_: served.append((make(None), door))
+        demo, "Session", lambda make, view, hangup, door: served.append((make(None), door))
     )
     monkeypatch.setattr(demo, "serve", lambda *_: None)
     monkeypatch.chdir(tmp_path)

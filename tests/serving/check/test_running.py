@@ -15,7 +15,7 @@ from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.check.running import check_metrics, check_model, check_server
 from offpath.serving.finding import Finding, State
 from offpath.serving.server.management import ModelStatus
-from offpath.serving.session import start_server
+from offpath.serving.starting import start_server
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.answering_server import answering_server
 from tests.support.echo_archive import make_settings

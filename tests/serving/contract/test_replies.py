@@ -47,7 +47,7 @@ from offpath.serving.server.properties import load_properties
 from offpath.serving.service.archived_classifier import load_classifier
 from offpath.serving.service.messages import make_event_id
 from offpath.serving.service.model_service import largest_body_bytes
-from offpath.serving.session import start_server
+from offpath.serving.starting import start_server
 from tests.support import export_host
 from tests.support.bucket import read_out, read_spool
 from tests.support.echo_archive import make_settings
