@@ -19,6 +19,7 @@ HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
 # Requests that may wait in TorchServe; 256 clients fill a quarter of this. At 100 requests per
 # second the last one waits 10 s.
 QUEUE = 1000
+CONF = "nginx.conf"
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,18 @@ class DoorPlace:
     room_bytes: int
     log: Path
     key: str
+
+    @property
+    def config(self) -> Path:
+        return self.run / CONF
+
+    @property
+    def error_log(self) -> Path:
+        return self.log / "front.log"
+
+    @property
+    def access_log(self) -> Path:
+        return self.log / "front-access.log"
 
 
 def read_tokens(path: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a front door adds to a session: it replaces the server, and is looked after itself."""
+"""A front door as a part of a session: it replaces the server, and is looked after itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from offpath.errors import ExpectedError
 from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings, settle_ports
 from offpath.serving.front.nginx import find_nginx
-from offpath.serving.front.nginx_config import CONF
 from offpath.serving.front.readiness import Readiness
 from offpath.serving.front.reload_requests import ReloadRequests
 from offpath.serving.front.splits import check_splits, parse_split
@@ -82,7 +81,7 @@ class DoorTasks:
 
     def list_files(self) -> list[Path]:
         """Returns the files without which the door cannot go on."""
-        return [self.door.place.run / CONF, *self._reloads.list_sockets()]
+        return [self.door.place.config, *self._reloads.list_sockets()]
 
     def _plan_next(self, number: int, in_force: ServePlan | None) -> ServePlan:
         # Each server has its own folder of logs.

@@ -15,6 +15,7 @@ from offpath.serving.server.plan import ServePlan
 from offpath.serving.server.served_model import WORKER, ServedModel
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import LOOPBACK
+from offpath.serving.service.messages import Served, list_served
 
 # A request may wait for one batch before its own, or for a worker that restarts.
 WAITING_BATCHES = 2
@@ -44,6 +45,13 @@ class Upstreams:
     only_model: str | None = None
     routes: tuple[ServedModel, ...] = ()
     generation: int = 0
+
+    @property
+    def served(self) -> Served:
+        """The models and versions that the door's paths can name."""
+        served = list_served((model.name, model.version) for model in self.routes)
+        can_name = MODEL_NAME.fullmatch
+        return {one: list(filter(can_name, served[one])) for one in served if can_name(one)}
 
     def name_link(self, socket: str) -> str:
         return f"{self.generation}-{socket}" if socket.startswith(WORKER) else socket
