@@ -199,7 +199,8 @@ class Session:
 
     def _greet(self, statuses: Iterable[ModelStatus]) -> None:
         """Says what a new server lacks, and follows its log."""
-        for problem in (*self.server.plan.notes, *find_gaps(statuses)):
+        notes = [note.text for note in self.server.plan.notes]
+        for problem in (*notes, *find_gaps(statuses)):
             self._view.show_problem(problem)
         self._follower = LogFollower(self.server.log_path)
 

@@ -170,5 +170,5 @@ def find_unread(
     found += find_unread_models(str(config), properties)
     for _, archive in read_archives(store, entries):
         found += find_unread_settings(f"model-config.yaml of {archive.path}", archive)
-    yield from (f"{one.area}: {one.found}; {one.cure}" for one in found)
+    yield from (one.text for one in found)
     yield from find_unread_variables(os.environ)
