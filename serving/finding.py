@@ -32,6 +32,11 @@ class Finding:
     found: str
     cure: str = ""
 
+    @property
+    def text(self) -> str:
+        """The finding in one line, without its state."""
+        return f"{self.area}: {self.found}" + (f"; {self.cure}" if self.cure else "")
+
 
 def ok(area: str, subject: str, found: object) -> Finding:
     return Finding(area, subject, State.OK, str(found))

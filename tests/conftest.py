@@ -198,7 +198,7 @@ def server(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
     Its store is a copy, because tests put further archives there.
     """
-    from offpath.serving.session import start_server
+    from offpath.serving.starting import start_server
     from tests.support.front import log_variables
 
     folder = tmp_path_factory.mktemp("s")
@@ -222,7 +222,7 @@ def server(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture(scope="session")
 def echo_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe]:
     """Runs a server with default settings and one worker, which counts the bytes of a body."""
-    from offpath.serving.session import start_server
+    from offpath.serving.starting import start_server
 
     mar = write_mar(tmp_path_factory.mktemp("echo") / "store")
     with start_server(make_settings(mar)) as running:

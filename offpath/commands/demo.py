@@ -19,12 +19,12 @@ from offpath.commands.serve_options import PORT, choose_log_dir
 from offpath.commands.serve_view import ServeView
 from offpath.commands.shared_options import MODEL_STORE, SERVERS
 from offpath.errors import WrongOption
-from offpath.serving.front.door_settings import DoorSettings
+from offpath.serving.front.door_settings import DoorSettings, settle_ports
 from offpath.serving.front.nginx import find_nginx
-from offpath.serving.front.one_host import DoorSession, serve, settle_ports
 from offpath.serving.process.interrupts import Terminated, noting_hangup, stopping_on_signals
 from offpath.serving.server.model_store import find_models
 from offpath.serving.server.server_settings import ServerSettings
+from offpath.serving.session import Session, serve
 
 STORE = Path(".offpath/demo")
 NO_LOG = {"OFFPATH_PREDICTION_LOG": "off"}
@@ -78,7 +78,7 @@ def command(
             def make_settings(kind: str | None) -> ServerSettings:
                 return replace(settings, server=kind or server)
 
-            serve(DoorSession(make_settings, door, view, hangup), view)
+            serve(Session(make_settings, view, hangup, door), view)
     except Terminated:
         click.echo("stopped", err=True)
 

@@ -30,7 +30,6 @@ from offpath.serving.check.spelling import (
     find_unread_settings,
 )
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
-from offpath.serving.front.one_host import DoorSession, Session, serve
 from offpath.serving.front.upstreams import plan_upstreams
 from offpath.serving.process.interrupts import Terminated, noting_hangup, stopping_on_signals
 from offpath.serving.process.tmp_folders import tmp_dir
@@ -38,6 +37,7 @@ from offpath.serving.server.model_store import find_models
 from offpath.serving.server.plan import plan_server
 from offpath.serving.server.properties import Properties, load_properties
 from offpath.serving.server.server_settings import LOOPBACK, ServerSettings
+from offpath.serving.session import Session, serve
 
 BY_ADDRESS = (
     "--canary tells clients apart by their address, and behind a proxy or a balancer all clients "
@@ -83,10 +83,7 @@ def command(options: ServeOptions, door_options: DoorOptions) -> None:
             if options.dry_run:
                 view.show_plan(describe_plan(find(), door))
                 return
-            if door is None:
-                session = Session(find, view, hangup, options.drain_s)
-            else:
-                session = DoorSession(find, door, view, hangup)
+            session = Session(find, view, hangup, door, options.drain_s)
             serve(session, view, sample=options.sample, once=options.once)
     except Terminated:
         click.echo("stopped", err=True)
@@ -173,5 +170,5 @@ def find_unread(
     found += find_unread_models(str(config), properties)
     for _, archive in read_archives(store, entries):
         found += find_unread_settings(f"model-config.yaml of {archive.path}", archive)
-    yield from (f"{one.area}: {one.found}; {one.cure}" for one in found)
+    yield from (one.text for one in found)
     yield from find_unread_variables(os.environ)

@@ -30,12 +30,12 @@ from offpath.profiling.servers.server_adapter import BATCH_SIZE, Adapter
 from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
-from offpath.serving.front.one_host import DoorSession
 from offpath.serving.process.interrupts import Hangup
 from offpath.serving.process.processes import find_fork_helpers
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.session import View, check_ready, start_server
+from offpath.serving.session import Session, View
+from offpath.serving.starting import check_ready, start_server
 from offpath.serving.torchserve.launch import find_java
 
 # The store's one archive.
@@ -155,7 +155,7 @@ class TorchServeAdapter(Adapter):
         with beside_it as beside, ExitStack() as stack:
             began_s, settings = time.perf_counter(), self._make_settings(folder, beside)
             if self.has_door:
-                session = DoorSession(lambda _: settings, DOOR, View(), Hangup())
+                session = Session(lambda _: settings, View(), Hangup(), DOOR)
                 stack.callback(session.stop)
                 session.start()
                 yield describe_running(session.rotation.current, session.door, beside, began_s)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from offpath.archive.mar_file import LABELS_CURE, NO_LABELS, MarFile, read_mar
+from offpath.archive.mar_file import read_mar
 from offpath.errors import ExpectedError
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
@@ -29,6 +29,7 @@ from offpath.serving.server.in_force import (
     DEVICE,
     WHOLE_NUMBERS,
 )
+from offpath.serving.server.plan import find_gaps
 from offpath.serving.server.properties import (
     CONF_DIR,
     DEFAULTS,
@@ -59,19 +60,18 @@ LOCAL_ADDRESS = re.compile(r"//(127\.|localhost|\[::1\])|^unix:")
 
 def check_archive(path: Path) -> Iterator[Finding]:
     """Yields findings about one .mar."""
-    area, convert = path.name, f"offpath archive --from {path}"
+    area = path.name
     try:
         archive = read_mar(path)
     except ExpectedError as error:
         yield wrong(area, "archive", str(error), "offpath archive ...")
         return
     model = f"model {archive.model_name} {archive.model_version}"
-    loss = None if archive.has_our_handler else f"{archive.handler}, {model}; not offpath's"
-    yield grade(area, "handler", f"offpath's, {model}", loss, convert)
+    if archive.has_our_handler:
+        yield ok(area, "handler", f"offpath's, {model}")
     config = archive.model_config
+    yield from find_gaps(archive, config is not None)
     if config is None:
-        found = "no model-config.yaml: batch size 1 unless the register API sets another"
-        yield lost(area, "batch settings", found, convert)
         return
     yield from find_unread_settings(area, archive)
     settings = archive.serving
@@ -86,12 +86,6 @@ def check_archive(path: Path) -> Iterator[Finding]:
         yield _check_workers(area, settings.max_workers, config.get("handler"))
     if archive.has_our_handler:
         yield _check_handler(area, config)
-    yield from check_labels(area, archive)
-
-
-def check_labels(area: str, archive: MarFile) -> Iterator[Finding]:
-    if archive.lacks_labels:
-        yield lost(area, "labels", NO_LABELS, LABELS_CURE)
 
 
 def _check_device(area: str, settings: ServingSettings) -> Finding:

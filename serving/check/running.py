@@ -9,21 +9,24 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 
-from offpath.archive.mar_file import MarFile, read_mar
 from offpath.errors import ExpectedError
 from offpath.handler.config import INPUT_SETTINGS
 from offpath.handler.prediction_log.sink_file import make_sink_folder_name, read_last_error
 from offpath.handler.process.foreign_server import DECLARED_METRIC
-from offpath.serving.check.files import METRICS_CURE, check_config, check_labels
+from offpath.serving.check.files import METRICS_CURE, check_config
 from offpath.serving.finding import Finding, grade, lost, ok, wrong
 from offpath.serving.server.in_force import ENGINE_CURE, LOG, find_differences, find_log_problem
 from offpath.serving.server.management import ManagementClient, ModelStatus, open_http
+from offpath.serving.server.plan import ServePlan, plan_server
+from offpath.serving.server.properties import PORTS
+from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.servers_here import FoundServer, find_servers
 from offpath.serving.torchserve.launch import read_java_major
 
@@ -72,14 +75,14 @@ def check_server(url: str, token: str | None = None) -> Iterator[Finding]:
                         yield wrong(area, "workers", f"one ended while it was asked: {error}", cure)
                         continue
                 # Versions of a model may differ in their settings.
-                yield from check_model(status, _find_archive(process, status.model_url))
+                yield from check_model(status, plan_again(process, status))
                 has_ours |= status.described.get("handler") == "offpath"
     if has_ours and metrics:
         yield from check_metrics(metrics, log)
 
 
-def check_model(status: ModelStatus, archive: MarFile | None) -> Iterator[Finding]:
-    """Yields findings about one model in force, compared with its archive where that is known."""
+def check_model(status: ModelStatus, plan: ServePlan | None) -> Iterator[Finding]:
+    """Yields findings about one model in force, compared with its plan where that is known."""
     area = f"{status.model_name} {status.model_version}"
     ready, wanted = status.ready_workers, status.min_workers
     if ready < max(1, wanted):
@@ -87,7 +90,7 @@ def check_model(status: ModelStatus, archive: MarFile | None) -> Iterator[Findin
         yield wrong(area, "workers", f"{ready} of {wanted} are READY", cure)
     else:
         yield ok(area, "workers", f"{ready}, all READY")
-    yield from _check_batches(area, status, archive)
+    yield from _check_batches(area, status, plan)
     if status.described.get("handler") == "offpath":
         yield from _check_engine(area, status)
         yield from _check_prediction_log(area, status)
@@ -95,11 +98,12 @@ def check_model(status: ModelStatus, archive: MarFile | None) -> Iterator[Findin
         yield lost(area, "handler", "not offpath's", "offpath archive --from OLD.mar")
 
 
-def _check_batches(area: str, status: ModelStatus, archive: MarFile | None) -> Iterator[Finding]:
-    differences = [] if archive is None else list(find_differences(archive.serving, status))
+def _check_batches(area: str, status: ModelStatus, plan: ServePlan | None) -> Iterator[Finding]:
+    differences: list[Finding] = []
+    if plan is not None:
+        differences = list(find_differences(plan.models[0].settings, status))
+        yield from (replace(note, area=area) for note in plan.notes if note.subject == "labels")
     yield from differences
-    if archive is not None:
-        yield from check_labels(area, archive)
     found = f"batch {status.batch_size}, delay {status.max_batch_delay_ms} ms"
     if status.batch_size == 1:
         cure = "offpath archive --batch-size 8 ..., or the register API's batch_size=8"
@@ -159,11 +163,22 @@ def _check_process(process: FoundServer) -> Iterator[Finding]:
     yield from check_config(properties, " ".join(command), AREA)
 
 
-def _find_archive(process: FoundServer | None, url: str) -> MarFile | None:
+def plan_again(process: FoundServer | None, status: ModelStatus) -> ServePlan | None:
+    """Plans the server with one of its models alone; None where its archive is not known."""
     if process is None or process.model_store is None:
         return None
+    given = {key: text for key, text in process.properties().items() if key not in PORTS}
+    kind = "torchserve" if process.granian is None else "granian"
+    settings = ServerSettings(
+        process.model_store,
+        (f"{status.model_name}={status.model_url}",),
+        server=kind,
+        # Somebody else's properties may have what `offpath serve` refuses in a file.
+        stock=True,
+        overrides=given,
+    )
     try:
-        return read_mar(process.model_store / url)
+        return plan_server(settings)
     except ExpectedError:  # registered from another place
         return None
 

@@ -16,14 +16,7 @@ from offpath.errors import ExpectedError
 from offpath.serving.front.bodies import free_bytes, make_folder, remove_orphans
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings, read_tokens
 from offpath.serving.front.nginx import Nginx, NginxBinary
-from offpath.serving.front.nginx_config import (
-    ACCESS_LOG,
-    CONF,
-    ERROR_LOG,
-    MODELS,
-    write_config,
-    write_models,
-)
+from offpath.serving.front.nginx_config import MODELS, DoorPlan, write_config, write_models
 from offpath.serving.front.reply_counts import ReplyCounts
 from offpath.serving.front.upstreams import Upstreams, point_links
 from offpath.serving.process.tmp_folders import lock_folder, make_short_tmp_dir, remove_folder
@@ -82,8 +75,20 @@ class Door:
         return f"{scheme}://{self.settings.address}"
 
     @property
-    def metrics_url(self) -> str:
-        return f"http://{self.settings.metrics_address}"
+    def urls(self) -> dict[str, str]:
+        """The addresses to show, by what they are for."""
+        return {
+            "inference": self.url,
+            "management": f"unix:{self.place.run}/management.sock",
+            "metrics": f"http://{self.settings.metrics_address}/metrics",
+            "logs": str(self.place.log),
+        }
+
+    @property
+    def token(self) -> str | None:
+        """A bearer token, if predictions need one."""
+        file = self.settings.tokens
+        return None if file is None else read_tokens(file)[0]
 
     @property
     def nginx(self) -> Nginx:
@@ -130,7 +135,7 @@ class Door:
             ExpectedError: nginx does not start; the message has its output.
         """
         self._write()
-        files = self.place.run / CONF, self.place.log / ERROR_LOG
+        files = self.place.config, self.place.error_log
         self.binary.check(*files)
         self._nginx = Nginx(self.binary, *files, (self.place.run, self.place.bodies))
         self._wait_until_open()
@@ -212,8 +217,13 @@ class Door:
             self._bodies_lock = lock_folder(self.place.bodies)
 
     def drain(self) -> bool:
-        """Accepts no new requests and answers those in flight; False if the time was up first."""
+        """Accepts no new requests and answers those in flight; False if the time was up first.
+
+        For `unready_s`, /ping says 503 and new requests are still answered.
+        """
         self.set_ready(False)
+        if self._server is not None:
+            time.sleep(self.settings.unready_s)
         return self._nginx is None or self._nginx.drain(self.settings.drain_s)
 
     def stop(self) -> None:
@@ -237,8 +247,8 @@ class Door:
         self._files_seen = self._read_stamps()
         file = self.settings.tokens
         tokens = () if file is None else read_tokens(file)
-        has_http2 = self.binary.is_patched
-        write_config(self.place, self.settings, self.upstreams, tokens, has_http2)
+        plan = DoorPlan(self.place, self.settings, has_http2=self.binary.is_patched)
+        write_config(plan, self.upstreams, tokens)
 
     def _rewrite(self) -> None:
         try:
@@ -249,7 +259,7 @@ class Door:
                 "or touch the changed file"
             ) from error
         # A failing reload keeps the old configuration, but nginx reports that only in its log.
-        self.binary.check(self.place.run / CONF, self.place.log / ERROR_LOG)
+        self.binary.check(self.place.config, self.place.error_log)
         self.nginx.reload()
 
     def _read_stamps(self) -> list[tuple[str, int]]:
@@ -281,16 +291,15 @@ class Door:
         return self.url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
     def _last_words(self) -> str:
-        log = self.place.log / ERROR_LOG
+        log = self.place.error_log
         lines = log.read_text(errors="replace").splitlines() if log.exists() else []
         return f"its log is {log}" + "".join(f"\n  {line}" for line in lines[-3:])
 
     def _rotate_logs(self) -> None:
         is_renamed = False
-        for name in (ERROR_LOG, ACCESS_LOG):
-            log = self.place.log / name
+        for log in (self.place.error_log, self.place.access_log):
             if log.exists() and log.stat().st_size > MAX_LOG_BYTES:
-                log.replace(log.with_name(f"{name}.1"))
+                log.replace(log.with_name(f"{log.name}.1"))
                 is_renamed = True
         if is_renamed:
             self.nginx.reopen_logs()

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from offpath.errors import WrongOption
+from offpath.errors import ExpectedError, WrongOption
 from offpath.serving.front.bodies import MIN_BODIES, SHM
 from offpath.serving.front.splits import HEADER, Split
+from offpath.serving.process.ports import check_port_free, resolve_ports
 from offpath.serving.server.server_settings import LOOPBACK
 
 # RFC 6750, section 2.1. Shorter tokens could be guessed.
@@ -18,6 +19,7 @@ HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
 # Requests that may wait in TorchServe; 256 clients fill a quarter of this. At 100 requests per
 # second the last one waits 10 s.
 QUEUE = 1000
+CONF = "nginx.conf"
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,28 @@ def _join(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def settle_ports(door: DoorSettings) -> DoorSettings:
+    """Replaces each port 0 by a free one.
+
+    Raises:
+        ExpectedError: a port that was asked for is taken, or asked for twice.
+    """
+    if len({door.port, *door.also_port}) <= len(door.also_port):
+        raise WrongOption("--also-port: expected ports that differ from each other and from --port")
+    for port, option in ((door.port, "--port"), *((one, "--also-port") for one in door.also_port)):
+        if port and ":" not in door.host:
+            check_port_free(door.host, port, option)
+    if door.metrics_port:
+        check_port_free(door.metrics_host, door.metrics_port, "--metrics-port")
+    if ":" in door.host:
+        if not door.port:
+            raise ExpectedError("an IPv6 --host needs a --port other than 0")
+        (metrics,) = resolve_ports(door.metrics_host, [door.metrics_port])
+        return replace(door, metrics_port=metrics)
+    port, metrics = resolve_ports(door.host, [door.port, door.metrics_port])
+    return replace(door, port=port, metrics_port=metrics)
+
+
 @dataclass(frozen=True)
 class DoorPlace:
     """Folders of one front door, and its secret.
@@ -165,6 +189,18 @@ class DoorPlace:
     room_bytes: int
     log: Path
     key: str
+
+    @property
+    def config(self) -> Path:
+        return self.run / CONF
+
+    @property
+    def error_log(self) -> Path:
+        return self.log / "front.log"
+
+    @property
+    def access_log(self) -> Path:
+        return self.log / "front-access.log"
 
 
 def read_tokens(path: Path) -> list[str]:

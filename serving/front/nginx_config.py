@@ -1,4 +1,4 @@
-"""Writes nginx's configuration: conf/nginx.conf filled in from the settings."""
+"""Writes nginx's configuration: conf/nginx.conf, a rendering of a door and its servers' plan."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import re
 import resource
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from offpath.errors import WrongOption
 from offpath.handler import wire_names
@@ -25,24 +26,22 @@ from offpath.handler.error_kinds import (
     ErrorKind,
 )
 from offpath.handler.process.host_limits import count_cores
-from offpath.serving.front.door_settings import DoorPlace, DoorSettings
+from offpath.serving.front.door_settings import CONF, DoorPlace, DoorSettings
 from offpath.serving.front.openapi import OPENAPI, render_openapi
 from offpath.serving.front.upstreams import MODEL_NAME, Upstreams
 from offpath.serving.process.ports import WRONG_HOST, is_loopback
+from offpath.serving.rotation import KEEPALIVE_S
 from offpath.serving.server.properties import CONF_DIR
 from offpath.serving.server.served_model import name_socket
-from offpath.serving.service.messages import V2_SERVER, Served, describe_missing, list_served
+from offpath.serving.service.messages import V2_SERVER, describe_missing
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
-TEMPLATE = CONF_DIR / "nginx.conf"
-CONF = "nginx.conf"
+TEMPLATE = CONF_DIR / CONF
 TOKENS_MAP = "tokens.map"
 MODELS = "models.json"
 DEMO = "demo"
-ERROR_LOG = "front.log"
-ACCESS_LOG = "front-access.log"
 # A line for each reply, and the metrics that are made of them (reply_counts.py).
 REPLIES = "replies.log"
 DOOR_METRICS = "door.prom"
@@ -54,8 +53,6 @@ MAX_WORKERS = 4
 # Per worker, 0.4 kB each. A request takes two, and each client with a kept connection one. 8,400
 # clients that send half a header filled 4,096 in each of two workers.
 CONNECTIONS = 16384
-# A header fits into three packets; five seconds allow for two of them to be lost.
-HEADER_TIMEOUT_S = 5
 # Sizes of bodies in nginx.conf's map, and the bytes of the largest. Each size may take a quarter of
 # the memory. The last quarter is for smaller bodies, which only the queue limits.
 SIZES = {"small": 500_000, "medium": 4_000_000, "large": None}
@@ -63,36 +60,108 @@ SIZES = {"small": 500_000, "medium": 4_000_000, "large": None}
 MAX_BODIES = 65535
 # What the door says itself, by status.
 ERRORS = {kind.status: kind for kind in OF_DOOR}
-STARTING = "the server is starting"
-NO_MEMORY = "no memory is left for the body; try again later"
-# nginx puts requests on a connection to TorchServe for this many seconds, and then keeps the
-# connection for as many seconds more.
-KEEPALIVE_S = 2
 # The copies that one shadow may hold at a time, and with them their bodies: 64 MB of medium ones.
 COPIES = 16
-# A copy may delay the next request on its client's connection by this time.
-COPY_TIMEOUT_S = 1
 
 
-def write_config(
-    place: DoorPlace,
-    settings: DoorSettings,
-    upstreams: Upstreams,
-    tokens: Sequence[str] = (),
-    has_http2: bool = False,
-) -> Path:
+@dataclass(frozen=True)
+class DoorPlan:
+    """A door as nginx.conf describes it, before the servers that `Upstreams` plans."""
+
+    place: DoorPlace
+    settings: DoorSettings
+    has_http2: bool = False
+
+    @property
+    def user(self) -> str:
+        """Keeps root's nginx from running its workers as a user who could not own the bodies."""
+        if os.getuid() != 0:
+            return ""
+        return f"{pwd.getpwuid(0).pw_name} {grp.getgrgid(os.getgid()).gr_name}"
+
+    @property
+    def workers(self) -> int:
+        return min(MAX_WORKERS, count_cores())
+
+    @property
+    def files(self) -> int:
+        """Files that each worker may open."""
+        return min(2 * CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+
+    @property
+    def connections(self) -> int:
+        return min(CONNECTIONS, self.files * 2 // 3)
+
+    @property
+    def copies(self) -> int:
+        """Copies that its shadows may hold at a time."""
+        return COPIES * len(self.settings.shadow)
+
+    def list_servers(self, plan: Upstreams) -> dict[str, list[str]]:
+        """Returns the `server` lines of each upstream: a server, a model's workers, a shadow."""
+
+        def link(slot: int) -> str:
+            return f"unix:{self.place.run}/{plan.name_link(name_socket(slot))}"
+
+        servers = {}
+        if not plan.routes:
+            # A link that a reload points at another TorchServe. No more requests than its queue
+            # holds: the door refuses the rest, because TorchServe's refusal has a misleading text.
+            servers["torchserve"] = [f"unix:{self.place.run}/inference.sock max_conns={plan.queue}"]
+        for model in plan.routes:
+            # A link for each worker, and no more requests for it than it takes. The path of one
+            # that is being replaced leads to another one.
+            limits = f"max_conns={model.share_queue(plan.queue)} max_fails=0"
+            servers[f"granian_{model.first_slot}"] = [
+                f"{link(slot)} {limits}" for slot in model.slots
+            ]
+        for number, split in enumerate(self.settings.shadow):
+            links = [
+                link(slot)
+                for model in plan.routes
+                if (model.name, model.version) == (split.model, split.version)
+                for slot in model.slots
+            ] or [f"unix:{self.place.run}/inference.sock"]
+            limits = f"max_conns={-(-COPIES // len(links))} fail_timeout=10s"
+            # No copies for ten seconds after one without a reply. nginx needs a second server for
+            # that.
+            servers[f"shadow_{number}"] = [
+                *(f"{it} {limits}" for it in links),
+                f"unix:{self.place.run}/none down",
+            ]
+        return servers
+
+    def count_bodies(self, plan: Upstreams) -> dict[str, tuple[int, int]]:
+        """Returns for each size how many bodies one client and all clients may have at a time.
+
+        One client gets as large a share of the memory as `client_connections` is of the queue.
+        Requests that wait for their copy come on top, except with large bodies, which are not
+        copied.
+        """
+        share = min(1.0, self.settings.client_connections / plan.queue)
+        counts = {}
+        for size, largest in SIZES.items():
+            bytes_each = min(largest or plan.max_body_bytes, plan.max_body_bytes)
+            in_all = max(1, self.place.room_bytes // (len(SIZES) + 1) // bytes_each)
+            extra = self.copies if largest is not None else 0
+            of_one, of_all = max(1, int(in_all * share)) + extra, in_all + extra
+            counts[size] = min(MAX_BODIES, of_one), min(MAX_BODIES, of_all)
+        return counts
+
+
+def write_config(door: DoorPlan, plan: Upstreams, tokens: Sequence[str] = ()) -> Path:
     """Writes nginx.conf and the files it includes, mode 0600 because they hold secrets."""
-    path = place.run / CONF
-    text = _render(place, settings, upstreams, has_http2)
-    new_tokens = _write_new(place.run / TOKENS_MAP, _format_tokens(tokens))
-    _write_new(path, text).replace(path)
-    new_tokens.replace(place.run / TOKENS_MAP)
+    run = door.place.run
+    text = _compile(TEMPLATE).render(door=door, plan=plan)
+    new_tokens = _write_new(run / TOKENS_MAP, _format_tokens(tokens))
+    _write_new(door.place.config, text).replace(door.place.config)
+    new_tokens.replace(run / TOKENS_MAP)
     # Copies, because nginx cannot use every path that a package may be installed at.
-    if not (place.run / OPENAPI).exists():
-        _write_new(place.run / OPENAPI, render_openapi()).replace(place.run / OPENAPI)
-    for page in settings.pages:
-        _copy_once(page, place.run / DEMO)
-    return path
+    if not (run / OPENAPI).exists():
+        _write_new(run / OPENAPI, render_openapi()).replace(run / OPENAPI)
+    for page in door.settings.pages:
+        _copy_once(page, run / DEMO)
+    return door.place.config
 
 
 def write_models(run: Path, names: Sequence[str]) -> Path:
@@ -107,36 +176,6 @@ def _format_tokens(tokens: Sequence[str]) -> str:
     return "".join(f'"~^[Bb]earer {re.escape(token)}$" 1;\n' for token in tokens)
 
 
-def _render(place: DoorPlace, settings: DoorSettings, upstreams: Upstreams, has_http2: bool) -> str:
-    files = min(2 * CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-    return _compile(TEMPLATE).render(
-        settings=settings,
-        has_http2=has_http2,
-        upstreams=upstreams,
-        place=place,
-        run=_check_plain(place.run),
-        bodies=_check_plain(place.bodies),
-        error_log=place.log / ERROR_LOG,
-        access_log=place.log / ACCESS_LOG,
-        user=_name_user(),
-        workers=min(MAX_WORKERS, count_cores()),
-        files=files,
-        connections=min(CONNECTIONS, files * 2 // 3),
-        header_timeout_s=min(HEADER_TIMEOUT_S, settings.client_timeout_s),
-        keepalive_s=KEEPALIVE_S,
-        copy_timeout_s=COPY_TIMEOUT_S,
-        servers=_list_servers(place.run, settings, upstreams),
-        client_connections=settings.client_connections + COPIES * len(settings.shadow),
-        names=wire_names,
-        full=BUSY,
-        models_of_v1=json.dumps({"models": [*_list_models(upstreams)]}),
-        no_model=_format_reply(describe_missing("$offpath_asked", _list_models(upstreams))),
-        server_of_v2=json.dumps(V2_SERVER),
-        bodies_of=count_bodies(place.room_bytes, settings, upstreams),
-        **_format_error_replies(upstreams),
-    )
-
-
 @functools.cache
 def _compile(path: Path) -> Template:
     # Imported here, because most commands that import this module render nothing.
@@ -145,97 +184,22 @@ def _compile(path: Path) -> Template:
     environment = Environment(
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
-    environment.filters.update(literal=re.escape, quoted=_quote, variable=_name_variable)
+    environment.globals.update(
+        errors=ERRORS,
+        full=BUSY,
+        died=WORKER_DIED,
+        gone=MODEL_GONE,
+        missing=describe_missing,
+        names=wire_names,
+        retry_after_s=RETRY_AFTER_S,
+        keepalive_s=KEEPALIVE_S,
+        server_of_v2=V2_SERVER,
+        wrong_host=WRONG_HOST,
+    )
+    environment.filters.update(literal=re.escape, json=json.dumps, reply=_format_reply)
+    environment.filters.update(plain=_check_plain, quoted=_quote, variable=_name_variable)
     environment.tests.update(loopback=is_loopback, nameable=MODEL_NAME.fullmatch)
     return environment.from_string(path.read_text(encoding="utf-8"))
-
-
-def _list_models(upstreams: Upstreams) -> Served:
-    """Returns the models and versions that the door's paths can name."""
-    served = list_served((model.name, model.version) for model in upstreams.routes)
-    can_name = MODEL_NAME.fullmatch
-    return {one: list(filter(can_name, served[one])) for one in served if can_name(one)}
-
-
-def _list_servers(run: Path, settings: DoorSettings, upstreams: Upstreams) -> dict[str, list[str]]:
-    """Returns the `server` lines of each upstream: a server, a model's workers, a shadow."""
-
-    def link(slot: int) -> str:
-        return f"unix:{run}/{upstreams.name_link(name_socket(slot))}"
-
-    servers = {}
-    if not upstreams.routes:
-        # A link that a reload points at another TorchServe. No more requests than its queue holds:
-        # the door refuses the rest, because TorchServe's own refusal has a misleading text.
-        servers["torchserve"] = [f"unix:{run}/inference.sock max_conns={upstreams.queue}"]
-    for model in upstreams.routes:
-        # A link for each worker, and no more requests for it than it takes. The path of one that is
-        # being replaced leads to another one.
-        limits = f"max_conns={model.share_queue(upstreams.queue)} max_fails=0"
-        servers[f"granian_{model.first_slot}"] = [f"{link(slot)} {limits}" for slot in model.slots]
-    for number, split in enumerate(settings.shadow):
-        links = [
-            link(slot)
-            for model in upstreams.routes
-            if (model.name, model.version) == (split.model, split.version)
-            for slot in model.slots
-        ] or [f"unix:{run}/inference.sock"]
-        limits = f"max_conns={-(-COPIES // len(links))} fail_timeout=10s"
-        # No copies for ten seconds after one without a reply. nginx needs a second server for
-        # that.
-        servers[f"shadow_{number}"] = [
-            *(f"{it} {limits}" for it in links),
-            f"unix:{run}/none down",
-        ]
-    return servers
-
-
-def _name_user() -> str:
-    """Keeps root's nginx from running its workers as another user, who could not own the bodies."""
-    if os.getuid() != 0:
-        return ""
-    return f"{pwd.getpwuid(0).pw_name} {grp.getgrgid(os.getgid()).gr_name}"
-
-
-def count_bodies(
-    room_bytes: int, settings: DoorSettings, upstreams: Upstreams
-) -> dict[str, tuple[int, int]]:
-    """Returns for each size how many bodies one client and all clients may have at a time.
-
-    One client gets as large a share of the memory as `client_connections` is of the queue. Requests
-    that wait for their copy come on top, except with large bodies, which are not copied.
-    """
-    copies = COPIES * len(settings.shadow)
-    share = min(1.0, settings.client_connections / upstreams.queue)
-    counts = {}
-    for size, largest in SIZES.items():
-        bytes_each = min(largest or upstreams.max_body_bytes, upstreams.max_body_bytes)
-        in_all = max(1, room_bytes // (len(SIZES) + 1) // bytes_each)
-        extra = copies if largest is not None else 0
-        of_one, of_all = max(1, int(in_all * share)) + extra, in_all + extra
-        counts[size] = min(MAX_BODIES, of_one), min(MAX_BODIES, of_all)
-    return counts
-
-
-def _format_error_replies(upstreams: Upstreams) -> dict[str, Any]:
-    """Returns the directives that answer each error, and those for the other meanings of a 502."""
-    unavailable = ERRORS[503]
-    error_replies = {
-        status: _format_reply(kind, kind.text.format(max_body_bytes=upstreams.max_body_bytes))
-        for status, kind in ERRORS.items()
-    }
-    if upstreams.routes:
-        # Only a worker has ended, and others can answer.
-        error_replies[502] = _format_reply(MODEL_GONE)
-    return {
-        "error_replies": error_replies,
-        "wrong_host": _format_reply(ERRORS[403], WRONG_HOST),
-        "died": _format_reply(WORKER_DIED),
-        "no_memory": _format_reply(unavailable, NO_MEMORY),
-        "busy": _format_reply(unavailable, unavailable.text),
-        "starting": _format_reply(unavailable, STARTING),
-        "passing": {kind.status: RETRY_AFTER_S for kind in OF_DOOR if kind.is_passing},
-    }
 
 
 def _format_reply(kind: ErrorKind, text: str = "") -> str:

@@ -1,4 +1,4 @@
-"""The servers behind the front door: their plan, readiness, and the links to them."""
+"""The servers behind the front door: their plan, and the links to them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,16 @@ from offpath.errors import ExpectedError
 from offpath.handler.wire_names import FOLDER_VARIABLE, KEY_VARIABLE
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.splits import check_splits
-from offpath.serving.server.management import ManagementClient, ModelStatus
 from offpath.serving.server.plan import ServePlan
 from offpath.serving.server.served_model import WORKER, ServedModel
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import LOOPBACK
+from offpath.serving.service.messages import Served, list_served
 
 # A request may wait for one batch before its own, or for a worker that restarts.
 WAITING_BATCHES = 2
-# A server that does not say its state in this time is not READY.
-READY_TIMEOUT_S = 10.0
-UNIX_SOCKETS = Path("/proc/net/unix")
 # Model names that nginx.conf accepts.
 MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
-# include/uapi/linux/net.h: SS_CONNECTED.
-CONNECTED = "03"
 
 
 @dataclass(frozen=True)
@@ -50,6 +45,13 @@ class Upstreams:
     only_model: str | None = None
     routes: tuple[ServedModel, ...] = ()
     generation: int = 0
+
+    @property
+    def served(self) -> Served:
+        """The models and versions that the door's paths can name."""
+        served = list_served((model.name, model.version) for model in self.routes)
+        can_name = MODEL_NAME.fullmatch
+        return {one: list(filter(can_name, served[one])) for one in served if can_name(one)}
 
     def name_link(self, socket: str) -> str:
         return f"{self.generation}-{socket}" if socket.startswith(WORKER) else socket
@@ -101,28 +103,6 @@ def put_behind_door(
     )
     has_own = "job_queue_size" in settings.overrides
     return replace(plan, settings=settings, queue=plan.queue if has_own else upstreams.queue)
-
-
-def describe_models(server: Server) -> list[ModelStatus] | None:
-    """Returns every version of every model; None if the server does not answer."""
-    try:
-        url = server.management_url
-        with ManagementClient(url, timeout_s=READY_TIMEOUT_S) as management:
-            return management.describe_all(server.plan.names)
-    except ExpectedError:
-        return None
-
-
-def count_connections(*sockets: Path) -> int:
-    """Counts the connections to listeners on Unix sockets."""
-    names = set(map(str, sockets))
-    count = 0
-    for line in UNIX_SOCKETS.read_text(encoding="utf-8", errors="replace").splitlines():
-        # Num RefCount Protocol Flags Type St Inode Path
-        fields = line.split(maxsplit=7)
-        if len(fields) == 8 and fields[5] == CONNECTED and fields[7] in names:
-            count += 1
-    return count
 
 
 def point_links(server: Server, run: Path, upstreams: Upstreams) -> None:

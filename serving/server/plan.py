@@ -9,6 +9,7 @@ from typing import Any
 
 from offpath.archive.mar_file import LABELS_CURE, NO_LABELS, MarFile, read_archives
 from offpath.errors import WrongOption
+from offpath.serving.finding import Finding, State, lost
 from offpath.serving.server.properties import (
     HONOURED,
     Properties,
@@ -52,7 +53,7 @@ class ServePlan:
     properties: Properties
     models: tuple[ServedModel, ...]
     queue: int
-    notes: tuple[str, ...]
+    notes: tuple[Finding, ...]
 
     @property
     def is_granian(self) -> bool:
@@ -98,7 +99,7 @@ class ServePlan:
                 }
                 for model in self.models
             ],
-            "notes": list(self.notes),
+            "notes": [note.text for note in self.notes],
         }
 
 
@@ -114,7 +115,9 @@ def plan_server(settings: ServerSettings) -> ServePlan:
     models: list[ServedModel] = []
     for name, archive in archives:
         models.append(_plan_model(settings, properties, models, name, archive))
-    notes = [*_note_ignored(settings, properties), *_note_gaps(archives, models)]
+    notes = [*_note_ignored(settings, properties)]
+    for (_, archive), model in zip(archives, models):
+        notes += find_gaps(archive, bool(archive.model_config or model.settings.asked))
     is_set = settings.config is not None or "job_queue_size" in settings.overrides
     # Our own file's number is meant for bodies in Java's heap.
     has_room = settings.server == "granian" and not is_set
@@ -176,29 +179,25 @@ def check_needs_no_java(archive: MarFile) -> None:
         raise WrongOption(f"{archive.path} names no handler in its manifest")
 
 
-def _note_ignored(settings: ServerSettings, properties: Properties) -> Iterator[str]:
+def _note_ignored(settings: ServerSettings, properties: Properties) -> Iterator[Finding]:
     """Yields the keys of a user's properties that Granian ignores."""
     if settings.server == "granian" and settings.config is not None:
         given, ours = properties.given, read_properties(find_config())
         keys = [key for key in given if key not in HONOURED and given[key] != ours.get(key)]
         if keys:
-            yield f"{settings.config}: Granian ignores {', '.join(keys)}"
+            found = f"Granian ignores {', '.join(keys)}"
+            yield Finding(str(settings.config), "properties", State.LOST, found)
 
 
-def _note_gaps(
-    archives: Sequence[tuple[str, MarFile]], models: Sequence[ServedModel]
-) -> Iterator[str]:
-    """Yields which archives are served without settings, optimisation or labels."""
-    pairs = [(archive, model) for (_, archive), model in zip(archives, models)]
-    unset = [a.path.name for a, m in pairs if not (a.model_config or m.settings.asked)]
-    if unset:
-        yield f"not checked (no model-config.yaml to compare with): {', '.join(unset)}"
-    for archive, _ in pairs:
-        file = archive.path.name
-        if not archive.has_our_handler:
-            text = f"{file}: served as it is, not optimised"
-            if archive.handler == "image_classifier":
-                text += f"; `offpath archive --from {file}` makes a faster one"
-            yield text
-        if archive.lacks_labels:
-            yield f"{file}: {NO_LABELS}; {LABELS_CURE}"
+def find_gaps(archive: MarFile, has_settings: bool) -> Iterator[Finding]:
+    """Yields what an archive is served without: settings, optimisation or labels."""
+    file = archive.path.name
+    convert = f"offpath archive --from {archive.path}"
+    if not has_settings:
+        found = "no model-config.yaml to compare with: batch size 1 unless something else sets one"
+        yield lost(file, "batch settings", found, convert)
+    if not archive.has_our_handler:
+        cure = f"`{convert}` makes a faster one" if archive.handler == "image_classifier" else ""
+        yield lost(file, "handler", "served as it is, not optimised", cure)
+    if archive.lacks_labels:
+        yield lost(file, "labels", NO_LABELS, LABELS_CURE)

@@ -15,7 +15,7 @@ from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers import archives
 from offpath.serving.prediction_log.reading import Verification, compare
-from offpath.serving.session import start_server
+from offpath.serving.starting import start_server
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.bucket import Bucket
 from tests.support.echo_archive import make_settings

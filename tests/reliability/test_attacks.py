@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from offpath.profiling.load.workload import load_workload
-from offpath.serving.session import start_server
+from offpath.serving.starting import start_server
 from tests.conftest import build
 from tests.support.attacks import ATTACKS, send_and_leave
 from tests.support.disks import small_disk

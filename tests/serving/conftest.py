@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offpath.serving.server.management import open_http
-from offpath.serving.session import start_server
+from offpath.serving.starting import start_server
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.echo_archive import make_settings
 from tests.support.front import FRONTS, FrontProcess, ServeProcess, front, log_variables, logged

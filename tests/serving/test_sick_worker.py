@@ -14,7 +14,7 @@ import torch
 
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
-from offpath.serving.front.one_host import MAX_SICK
+from offpath.serving.front.readiness import MAX_SICK
 from offpath.serving.prediction_log.reading import compare, open_store_at, read_records
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.eventually import eventually

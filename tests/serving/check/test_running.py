@@ -12,13 +12,14 @@ import pytest
 from offpath.handler.prediction_log.sink_file import make_sink_folder_name, write_last_error
 from offpath.handler.process.foreign_server import DECLARED_METRIC
 from offpath.handler.serving_settings import ServingSettings
-from offpath.serving.check.running import check_metrics, check_model, check_server
+from offpath.serving.check.running import check_metrics, check_model, check_server, plan_again
 from offpath.serving.finding import Finding, State
 from offpath.serving.server.management import ModelStatus
-from offpath.serving.session import start_server
+from offpath.serving.servers_here import FoundServer
+from offpath.serving.starting import start_server
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.answering_server import answering_server
-from tests.support.echo_archive import make_settings
+from tests.support.echo_archive import MakeMar, make_settings
 from tests.support.front import check_addresses
 
 STATUS = ModelStatus("a", "1.0", "a.mar", 2, 2, 8, 1, 60, 60, ("READY",) * 2, (1, 2))
@@ -95,6 +96,22 @@ def test_state_of_a_model_is_found(changes: dict, subject: str, state: State, fo
 def test_a_model_without_ready_workers_is_not_taken_for_another_handlers() -> None:
     findings = by_subject(list(check_model(replace(STATUS, worker_states=()), None)), "a 1.0")
     assert findings["workers"].state is State.WRONG and "handler" not in findings
+
+
+def test_a_server_is_compared_with_its_plan_of_properties_and_archives(
+    make_mar: MakeMar, tmp_path: Path
+) -> None:
+    archive, config = make_mar(config=None), tmp_path / "config.properties"
+    asked = {"echo": {"1.0": {"batchSize": 16}}}
+    # An address and a setting that only a TorchServe of others may have.
+    others = "inference_address=unix:/run/i.sock\ndisable_token_authorization=false\n"
+    config.write_text(f"{others}models={json.dumps(asked)}\n")
+    command = ["java", "-s", str(archive.parent), "-f", str(config)]
+    status = replace(STATUS, model_name="echo", model_url=archive.name)
+    plan = plan_again(FoundServer(command, tmp_path), status)
+    differing = by_subject(list(check_model(status, plan)), "echo 1.0")["batchSize"]
+    assert differing.state is State.WRONG and "asks for 16" in str(differing.found)
+    assert plan_again(FoundServer(command, tmp_path), replace(status, model_url="x.mar")) is None
 
 
 def test_prediction_log_that_cannot_be_delivered_is_lost(tmp_path: Path) -> None:

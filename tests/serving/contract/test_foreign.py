@@ -18,7 +18,7 @@ from offpath.errors import WrongOption
 from offpath.serving.server.management import open_http
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.session import start_server
+from offpath.serving.starting import start_server
 from tests.serving.contract.foreign_archives import ECHO, FAULTS
 from tests.support.echo_archive import write_archive
 from tests.support.eventually import MAX_S, eventually

@@ -39,7 +39,7 @@ from offpath.handler.wire_names import (
 from offpath.serving.client import Client
 from offpath.serving.front.openapi import render_openapi
 from offpath.serving.service.messages import make_event_id
-from offpath.serving.session import start_server
+from offpath.serving.starting import start_server
 from tests.support import export_host
 from tests.support.bucket import read_out, read_spool
 from tests.support.echo_archive import make_settings

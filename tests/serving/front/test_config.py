@@ -15,9 +15,9 @@ import pytest
 from offpath.errors import ExpectedError
 from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.front import nginx as nginx_module
-from offpath.serving.front.door_settings import DoorSettings, read_tokens
+from offpath.serving.front.door_settings import DoorPlace, DoorSettings, read_tokens
 from offpath.serving.front.nginx import OLDEST, NginxBinary, find_nginx, read_version
-from offpath.serving.front.nginx_config import DoorPlace, write_config
+from offpath.serving.front.nginx_config import DoorPlan, write_config
 from offpath.serving.front.splits import Split
 from offpath.serving.front.upstreams import Upstreams
 from offpath.serving.process.ports import resolve_ports
@@ -41,7 +41,7 @@ def place(tmp_path: Path) -> DoorPlace:
 
 
 def make(place: DoorPlace, settings: DoorSettings, **upstreams: object) -> str:
-    path = write_config(place, settings, replace(UPSTREAMS, **upstreams))  # type: ignore
+    path = write_config(DoorPlan(place, settings), replace(UPSTREAMS, **upstreams))  # type: ignore
     return path.read_text()
 
 
@@ -78,7 +78,7 @@ def test_nginx_accepts_the_configuration_and_names_an_error_in_it(
 ) -> None:
     settings = all_options(place.run) if has_options else DoorSettings()
     tokens = ["a.b~c+d/e-f_g==", "0" * 64]
-    path = write_config(place, settings, upstreams, tokens)
+    path = write_config(DoorPlan(place, settings), upstreams, tokens)
     binary.check(path, place.log / "front.log")
     (place.run / "tokens.map").write_text("nonsense")
     with pytest.raises(ExpectedError, match="tokens.map"):

@@ -65,7 +65,7 @@ def kill_counted_server(door: FrontProcess) -> None:
 )
 @guarantee(
     "The server is killed",
-    "serving/front/one_host.py",
+    "serving/front/door_tasks.py",
     "        self.rotation.begin(server.plan)",
     "        self.rotation.begin()",
 )

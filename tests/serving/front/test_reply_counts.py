@@ -66,7 +66,7 @@ def test_copies_to_a_shadow_are_no_replies(tmp_path: Path) -> None:
 @guarantee(
     "More requests than the queue holds",
     "serving/conf/nginx.conf",
-    "        {{ status }} {{ seconds }};",
+    "        {{ kind.status }} {{ retry_after_s }};",
     "",
 )
 @guarantee(
@@ -87,7 +87,7 @@ def test_the_door_counts_every_reply_although_the_log_is_replaced(
         def count() -> Counter[tuple[str, str]]:
             door._counted_at = 0.0
             door.look_after()
-            return read_counts(f"{door.metrics_url}/metrics")
+            return read_counts(door.urls["metrics"])
 
         for many in (1, 2, 3):
             assert [post() for _ in range(15)] == 15 * [200]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.serving.front.one_host import Session
 from offpath.serving.process.interrupts import Hangup
-from offpath.serving.session import View
+from offpath.serving.session import Session, View
 
 
 class Said(View):
@@ -34,7 +33,7 @@ def test_a_task_with_a_bug_is_shown_once_and_the_others_go_on() -> None:
     def make_settings(kind: str | None) -> None:
         raise AssertionError("nothing starts")
 
-    session = Session(make_settings, said, Hangup(), 0)
+    session = Session(make_settings, said, Hangup())
     session.tasks, session.watch_s = (fail, count), 0
     with pytest.raises(ExpectedError, match="the server has ended"):
         while True:

@@ -19,8 +19,8 @@ import psutil
 import pytest
 
 from offpath.errors import WrongOption
-from offpath.serving.front.door_settings import DoorSettings
-from offpath.serving.front.nginx_config import COPIES, count_bodies
+from offpath.serving.front.door_settings import DoorPlace, DoorSettings
+from offpath.serving.front.nginx_config import COPIES, DoorPlan
 from offpath.serving.front.splits import Split
 from offpath.serving.front.upstreams import Upstreams
 from offpath.serving.prediction_log.reading import compare, name_reply
@@ -69,8 +69,9 @@ def test_a_model_has_one_canary_or_one_shadow() -> None:
 
 def test_copies_take_no_room_of_clients() -> None:
     upstreams = Upstreams(True, 32 << 20, 9, 99)
-    plain = count_bodies(2 << 30, DoorSettings(), upstreams)
-    counts = count_bodies(2 << 30, DoorSettings(shadow=(FIVE,)), upstreams)
+    place = DoorPlace(Path(), Path(), 2 << 30, Path(), "")
+    plain = DoorPlan(place, DoorSettings()).count_bodies(upstreams)
+    counts = DoorPlan(place, DoorSettings(shadow=(FIVE,))).count_bodies(upstreams)
     assert counts["large"] == plain["large"]
     assert counts["medium"] == tuple(n + COPIES for n in plain["medium"])
 

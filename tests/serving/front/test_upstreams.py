@@ -11,9 +11,9 @@ import pytest
 
 from offpath.errors import ExpectedError
 from offpath.serving.front.door_settings import DoorSettings
-from offpath.serving.front.one_host import find_last_number
-from offpath.serving.front.rotation import Retired
+from offpath.serving.front.door_tasks import find_last_number
 from offpath.serving.front.upstreams import check_successor, plan_upstreams
+from offpath.serving.rotation import Retired
 from offpath.serving.server.plan import plan_server
 from offpath.serving.server.properties import find_config
 from offpath.serving.server.server import Server

@@ -242,9 +242,9 @@ def test_a_worker_that_hangs_or_has_a_broken_model_answers_503_and_is_replaced(
 
 @guarantee(
     "All workers of a model die",
-    "serving/front/one_host.py",
-    "self.door.set_ready(versions.items() <= ready and not self._is_sick())",
-    "self.door.set_ready(not self._is_sick())",
+    "serving/front/readiness.py",
+    "self._door.set_ready(versions.items() <= ready and not self._is_sick())",
+    "self._door.set_ready(not self._is_sick())",
 )
 @guarantee("Workers are stopped")
 def test_stopped_workers_are_not_ready_and_are_replaced(door: FrontProcess) -> None:
@@ -319,7 +319,7 @@ def changing(
 
 @guarantee(
     "A reload",
-    "serving/front/rotation.py",
+    "serving/rotation.py",
     "return age_s > self.drain_s or (age_s > SETTLE_S and self._is_left())",
     "return True",
 )

@@ -9,7 +9,7 @@ from offpath.serving.granian.granian_server import MAX_LOG_BYTES, GranianServer
 from offpath.serving.server.in_force import check_in_force
 from offpath.serving.server.plan import plan_server
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.session import check_ready, start_server
+from offpath.serving.starting import check_ready, start_server
 from tests.support.echo_archive import make_settings
 from tests.support.guarantees import guarantee
 

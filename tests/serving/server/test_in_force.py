@@ -9,7 +9,7 @@ from offpath.handler.serving_settings import ServingSettings
 from offpath.serving.server.in_force import check_in_force, find_differences
 from offpath.serving.server.management import ModelStatus
 from offpath.serving.server.plan import plan_server
-from offpath.serving.session import find_gaps
+from offpath.serving.starting import find_gaps
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.echo_archive import MODEL_CONFIG, make_settings, write_mar
 

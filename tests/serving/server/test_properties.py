@@ -14,7 +14,7 @@ from offpath.handler.serving_settings import RANGES, ServingSettings
 from offpath.serving.server.plan import plan_server
 from offpath.serving.server.properties import load_properties, parse_properties, read_properties
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.session import start_server
+from offpath.serving.starting import start_server
 from tests.support.echo_archive import make_settings, write_mar
 
 FULL = {"minWorkers": 2, "maxWorkers": 3, "batchSize": 4, "maxBatchDelay": 5}

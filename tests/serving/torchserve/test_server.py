@@ -16,7 +16,7 @@ import pytest
 
 from offpath.errors import ExpectedError
 from offpath.serving.process.processes import find_family
-from offpath.serving.session import start_server
+from offpath.serving.starting import start_server
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.echo_archive import MODEL_CONFIG, MakeMar, make_settings, write_mar
 from tests.support.eventually import MAX_S, eventually

@@ -1,4 +1,4 @@
-"""The servers of one door: one serves, one may be starting, old ones finish their requests."""
+"""The servers of one session: one serves, one may be starting, old ones finish their requests."""
 
 from __future__ import annotations
 
@@ -8,73 +8,25 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import psutil
 
-from offpath.serving.front.nginx_config import KEEPALIVE_S
-from offpath.serving.front.upstreams import count_connections
-from offpath.serving.process.descriptors import awaiting_descriptors
-from offpath.serving.server.management import ModelStatus
 from offpath.serving.server.plan import ServePlan
 from offpath.serving.server.server import Server
-from offpath.serving.session import check_ready, launch
+from offpath.serving.starting import Starting, stop_at_last
 
+# nginx puts requests on a connection to a server for this many seconds, and then keeps the
+# connection for as many seconds more.
+KEEPALIVE_S = 2
 # After this many seconds, nginx passes no request to an old server. It keeps a connection only if a
 # request on it ended within KEEPALIVE_S of its start, and then for KEEPALIVE_S.
 TURNED_S = 2 * KEEPALIVE_S + 0.5
 # nginx may have looked up the old link just before it changed, and connect a moment later.
 SETTLE_S = 0.5
-
-
-def stop_at_last(server: Server) -> None:
-    """Stops a server, and waits where no files can be opened: its processes must not be left."""
-    is_stopped = False
-    while not is_stopped:
-        with awaiting_descriptors(lambda text: None):
-            server.stop()
-            is_stopped = True
-
-
-class Starting:
-    """A server that is planned and started in a thread; the door is looked after meanwhile.
-
-    Attributes:
-        server: the server, once its processes are started.
-        statuses: settings in force, once the server is READY and checked.
-        failure: why the server did not start.
-    """
-
-    def __init__(self, make_plan: Callable[[], ServePlan]) -> None:
-        self._make_plan = make_plan
-        self.server: Server | None = None
-        self.statuses: list[ModelStatus] = []
-        self.failure: Exception | None = None
-        self._lock, self._is_stopped = threading.Lock(), False
-        # A daemon: the end of the program does not wait for it.
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def is_done(self) -> bool:
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        try:
-            plan = self._make_plan()
-            with self._lock:
-                if self._is_stopped:
-                    return
-                self.server = launch(plan)
-            self.statuses = check_ready(self.server)
-        except Exception as error:  # the session shows it, or ends with it
-            self.failure = error
-            if self.server is not None:
-                stop_at_last(self.server)
-
-    def stop(self) -> None:
-        with self._lock:
-            self._is_stopped = True
-        if self.server is not None:
-            self.server.stop()
+UNIX_SOCKETS = Path("/proc/net/unix")
+# include/uapi/linux/net.h: SS_CONNECTED.
+CONNECTED = "03"
 
 
 @dataclass
@@ -120,16 +72,16 @@ class Retired:
 
 
 class Rotation:
-    """Replaces the server behind a door.
+    """Replaces the server of a session.
 
     Args:
         make_plan: returns the plan of the next server, given its number, and that of a server that
             is to start again.
         switch_to: sends new requests to a server, or raises and changes nothing (`Door.switch_to`).
         drain_s: seconds that an old server may take to answer its requests.
+        count: number of the last server before.
 
     Attributes:
-        count: number of the last server.
         starting: the server that is being started, if any.
     """
 
@@ -138,10 +90,10 @@ class Rotation:
         make_plan: Callable[[int, ServePlan | None], ServePlan],
         switch_to: Callable[[Server], list[int]],
         drain_s: float,
+        count: int = 0,
     ) -> None:
         self._make_plan, self._switch_to = make_plan, switch_to
-        self._drain_s = drain_s
-        self.count = 0
+        self._drain_s, self._count = drain_s, count
         self._current: Server | None = None
         self._retired: list[Retired] = []
         self.starting: Starting | None = None
@@ -160,8 +112,8 @@ class Rotation:
             in_force: plan of a server that is to start again; by default another one is made.
         """
         if self.starting is None:
-            self.count += 1
-            self.starting = Starting(partial(self._make_plan, self.count, in_force))
+            self._count += 1
+            self.starting = Starting(partial(self._make_plan, self._count, in_force))
         return self.starting
 
     def finish(self) -> Starting | None:
@@ -205,3 +157,15 @@ class Rotation:
             for server in (*(one.server for one in self._retired), self._current, self.starting):
                 if server is not None:
                     stack.callback(server.stop)
+
+
+def count_connections(*sockets: Path) -> int:
+    """Counts the connections to listeners on Unix sockets."""
+    names = set(map(str, sockets))
+    count = 0
+    for line in UNIX_SOCKETS.read_text(encoding="utf-8", errors="replace").splitlines():
+        # Num RefCount Protocol Flags Type St Inode Path
+        fields = line.split(maxsplit=7)
+        if len(fields) == 8 and fields[5] == CONNECTED and fields[7] in names:
+            count += 1
+    return count
