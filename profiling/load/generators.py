@@ -45,6 +45,7 @@ from offpath.serving.client import IMAGE_CONTENT_TYPE
 
 CHILD = "offpath.profiling.load.locust_child"
 CHARACTERS_SHOWN = 2000
+PATIENCE_S = 120.0
 # The status of a request without any HTTP reply: refused, reset, timed out.
 NO_REPLY = "none"
 # wrk reports only that a status was 400 or above, and times these replies with the others.
@@ -120,6 +121,8 @@ class Load:
         min_replies: a window of `seconds` continues until it has this many replies, for a minute
             at most.
         generator: the program that sends the load, `locust` or `wrk`.
+        timeout_s: a request without a reply after this time counts as failed, and its client
+            closes the connection.
     """
 
     seconds: float
@@ -127,6 +130,7 @@ class Load:
     rate: float | None = None
     min_replies: int = 0
     generator: str = "locust"
+    timeout_s: float = PATIENCE_S
 
     def for_window(
         self, url: str, paths: tuple[Path, ...], clients: int, **changes: Any
@@ -145,7 +149,6 @@ class WindowLoad(Load):
         more_paths: paths of the server that take requests in turn with that of `url`.
         clients: number of clients that wait for a reply at the same time. In the open loop, number
             of connections; a due request takes a free one.
-        timeout_s: a request without a reply after this time counts as failed.
         longest_s: longest window that `min_replies` may lead to.
     """
 
@@ -154,7 +157,6 @@ class WindowLoad(Load):
     clients: int
     more_paths: tuple[str, ...] = ()
     headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": IMAGE_CONTENT_TYPE})
-    timeout_s: float = 120.0
     longest_s: float = 60.0
 
     @property
@@ -197,9 +199,10 @@ def check_generator(load: Load) -> None:
             raise MissingPackage("locust", "bench")
     elif shutil.which("wrk") is None:
         raise WrongOption("wrk is not on the PATH: install it, or use --generator locust")
-    elif load.rate is not None:
+    elif load.rate is not None or load.timeout_s != PATIENCE_S:
         raise WrongOption(
-            "wrk has only the closed loop: leave out --rate, or use --generator locust"
+            "wrk has only the closed loop, whose clients never give up: leave out --rate and "
+            "--give-up, or use --generator locust"
         )
 
 
@@ -224,7 +227,7 @@ def wait_until_drained(load: WindowLoad) -> None:
             load.url,
             content=load.paths[0].read_bytes(),
             headers=dict(load.headers),
-            timeout=load.timeout_s,
+            timeout=PATIENCE_S,
             trust_env=False,
             verify=False,
         )

@@ -362,7 +362,7 @@ class ModelService:
         self._count(requests)
 
     def _handle(self, batch: Sequence[Request | Item]) -> list[Reply]:
-        """Answers a batch of requests, and of items from the lane; in the thread of `BatchQueue`."""
+        """Answers a batch of requests, and of items from the lane, in `BatchQueue`'s thread."""
         began_s = time.monotonic()
         requests = [one for one in batch if isinstance(one, Request)]
         items = [one for one in batch if not isinstance(one, Request)]
