@@ -118,7 +118,7 @@ def closed_door(closed_folder: Path) -> Iterator[str]:
     ):
         door.set_ready(False)
         # Both are one door, so the tests only ask the further one.
-        yield f"http://{door.settings.more_addresses[0]}"
+        yield f"http://{door.settings.addresses[1]}"
 
 
 @pytest.mark.parametrize(
