@@ -54,9 +54,9 @@ class Retired:
             self.ending.start()
         return self.ending is not None and not self.ending.is_alive()
 
-    def may_get_requests(self) -> bool:
-        """Tells whether nginx may pass new requests over a connection that it has kept."""
-        return not self._is_left() and time.monotonic() < self.since + TURNED_S
+    def is_turned_from(self) -> bool:
+        """Tells whether nginx passes no new requests over connections that it has kept."""
+        return self._is_left() or time.monotonic() >= self.since + TURNED_S
 
     def _is_left(self) -> bool:
         if not self.server.is_running():
@@ -146,7 +146,7 @@ class Rotation:
 
     def has_turned(self) -> bool:
         """Tells whether every new request reaches the current server."""
-        return not any(retired.may_get_requests() for retired in self._retired)
+        return all(retired.is_turned_from() for retired in self._retired)
 
     def end_retired(self) -> None:
         """Ends old servers that have answered everything; to be called regularly."""

@@ -161,7 +161,9 @@ class Session:
                 raise
             except Exception:
                 failure = f"{traceback.format_exc()}{name} failed, the rest goes on"
-            self._show_once(name, failure)
+            if failure and failure != self._failures.get(name):
+                self._view.show_problem(failure)
+            self._failures[name] = failure
 
     def stop(self) -> None:
         """Answers the requests in flight, and ends all processes."""
@@ -179,12 +181,6 @@ class Session:
             self.rotation.stop()
             if self._front is not None:
                 self._front.close()
-
-    def _show_once(self, about: str, failure: str) -> None:
-        """Shows what has failed, if anything, unless it was shown the last time."""
-        if failure and failure != self._failures.get(about):
-            self._view.show_problem(failure)
-        self._failures[about] = failure
 
     def _plan_alone(self, number: int, in_force: ServePlan | None) -> ServePlan:
         """Plans the only server of a session without a door; runs in a thread."""

@@ -9,7 +9,7 @@ import click
 from offpath.commands.declared_options import argument, option, takes_options
 from offpath.commands.serve_options import SPLITS
 from offpath.commands.url_option import DOOR_HELP, find_door
-from offpath.serving.front.reload_requests import request_change
+from offpath.serving.front.reload_requests import ask_door
 from offpath.serving.front.splits import Split, parse_split
 
 
@@ -44,7 +44,7 @@ def command(
         "shadow": list(map(str, shadow)),
         "stop": list(stop),
     }
-    in_force = request_change(find_door(url), change)
+    in_force = ask_door(find_door(url), change)
     if as_json:
         click.echo(json.dumps(in_force))
         return

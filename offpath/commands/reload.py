@@ -7,10 +7,7 @@ import click
 from offpath.commands.declared_options import option, takes_options
 from offpath.commands.shared_options import SERVERS
 from offpath.commands.url_option import DOOR_HELP, find_door
-from offpath.serving.front.reload_requests import request_reload
-
-# A server that is not READY by then will hardly be.
-TIMEOUT_S = 600.0
+from offpath.serving.front.reload_requests import ask_door
 
 
 @click.command(name="reload")
@@ -29,5 +26,5 @@ def command(
     new server fails, the old one continues and this command exits with 1 and the reason. A reload
     that is under way already has read the archives, so another one follows it.
     """
-    request_reload(find_door(url), TIMEOUT_S, server)
+    ask_door(find_door(url), {"server": server})
     click.echo("reloaded")

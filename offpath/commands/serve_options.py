@@ -216,28 +216,15 @@ def make_door_settings(
     """
     is_granian = server.server == "granian"
     if options.front or (options.front is None and is_granian and can_run_front(asked.memory)):
-        limits: dict[str, Any] = dict(asked.limits)
+        named: dict[str, Any] = {**vars(asked), **dict(asked.limits)}
+        del named["limits"]
         return DoorSettings(
             host=server.host,
             port=server.inference_port,
-            metrics_host=asked.metrics_host,
             metrics_port=server.metrics_port,
-            tls_cert=asked.tls_cert,
-            tls_key=asked.tls_key,
-            tokens=asked.tokens,
             drain_s=options.drain_s,
-            unready_s=asked.unready_s,
-            client_ids=asked.client_ids,
-            explanations=asked.explanations,
-            allow_host=asked.allow_host,
-            also_port=asked.also_port,
-            invocations=asked.invocations,
-            canary=asked.canary,
-            canary_by=asked.canary_by,
-            shadow=asked.shadow,
-            memory=asked.memory,
             verbose=options.verbose,
-            **limits,
+            **named,
         )
     spellings = {"memory": "front-memory", "limits": "limit"}
     for name, value in vars(asked).items():
@@ -279,10 +266,7 @@ def check_host(
             "address, a host name, or --front"
         )
     has_tokens = door is not None and door.tokens is not None
-    if has_tokens or behind_proxy:
-        return
-    is_loopback = ports.is_loopback(host)
-    if not is_loopback:
+    if not (has_tokens or behind_proxy or ports.is_loopback(host)):
         options = "--front --tokens FILE" if door is None else "--tokens FILE"
         raise WrongOption(
             f"--host {host} can be reached from other machines; --host 127.0.0.1 keeps the server "

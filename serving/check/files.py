@@ -29,7 +29,7 @@ from offpath.serving.server.in_force import (
     DEVICE,
     WHOLE_NUMBERS,
 )
-from offpath.serving.server.plan import find_gaps
+from offpath.serving.server.plan import note_gaps
 from offpath.serving.server.properties import (
     CONF_DIR,
     DEFAULTS,
@@ -70,7 +70,7 @@ def check_archive(path: Path) -> Iterator[Finding]:
     if archive.has_our_handler:
         yield ok(area, "handler", f"offpath's, {model}")
     config = archive.model_config
-    yield from find_gaps(archive, config is not None)
+    yield from note_gaps(archive, config is not None)
     if config is None:
         return
     yield from find_unread_settings(area, archive)

@@ -49,7 +49,10 @@ def check_server(url: str, token: str | None = None) -> Iterator[Finding]:
     """
     # While one server replaces another behind a door, the newer one.
     process = next((one for one in reversed(find_servers()) if one.answers(url)), None)
-    metrics, log = _guess_metrics(url), "torchserve.log or granian.log"
+    parts, log = urlsplit(url), "torchserve.log or granian.log"
+    # TorchServe's default is the port after that of its management API.
+    port = (parts.port or 8081) + 1
+    metrics = f"{parts.scheme}://{parts.hostname}:{port}" if parts.hostname else ""
     if process is not None:
         url, metrics = process.address("management"), process.address("metrics")
         log = process.log_name
@@ -181,12 +184,6 @@ def plan_again(process: FoundServer | None, status: ModelStatus) -> ServePlan | 
         return plan_server(settings)
     except ExpectedError:  # registered from another place
         return None
-
-
-def _guess_metrics(url: str) -> str:
-    parts = urlsplit(url)
-    port = (parts.port or 8081) + 1
-    return f"{parts.scheme}://{parts.hostname}:{port}" if parts.hostname else ""
 
 
 def check_metrics(address: str, log: str) -> Iterator[Finding]:

@@ -72,7 +72,7 @@ class Door:
     @property
     def url(self) -> str:
         scheme = "http" if self.settings.tls_cert is None else "https"
-        return f"{scheme}://{self.settings.address}"
+        return f"{scheme}://{self.settings.addresses[0]}"
 
     @property
     def urls(self) -> dict[str, str]:
@@ -273,11 +273,13 @@ class Door:
 
     def _wait_until_open(self) -> None:
         deadline = time.monotonic() + PROBE_TIMEOUT_S
+        # Where the door listens on all addresses, loopback is one of them.
+        url = self.url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
         # The certificate need not be valid for this address.
         with httpx.Client(trust_env=False, verify=False, timeout=1.0) as client:
             while True:
                 try:
-                    client.get(f"{self._probe_url()}/ping")
+                    client.get(f"{url}/ping")
                     return
                 except httpx.HTTPError as error:
                     if not self.nginx.is_running() or time.monotonic() > deadline:
@@ -285,10 +287,6 @@ class Door:
                             f"nginx does not answer at {self.url} ({error}); {self._last_words()}"
                         ) from error
                 time.sleep(PROBE_POLL_S)
-
-    def _probe_url(self) -> str:
-        """Returns the URL on loopback where the door listens on all addresses."""
-        return self.url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
     def _last_words(self) -> str:
         log = self.place.error_log

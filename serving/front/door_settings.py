@@ -104,12 +104,8 @@ class DoorSettings:
                 )
 
     @property
-    def address(self) -> str:
-        return _join(self.host, self.port)
-
-    @property
-    def more_addresses(self) -> list[str]:
-        return [_join(self.host, port) for port in self.also_port]
+    def addresses(self) -> list[str]:
+        return [_join(self.host, port) for port in (self.port, *self.also_port)]
 
     @property
     def metrics_address(self) -> str:

@@ -21,7 +21,7 @@ from offpath.serving.server.management import ModelStatus
 from offpath.serving.server.model_store import copy_archives
 from offpath.serving.server.plan import ServePlan, plan_server
 from offpath.serving.server.server_settings import ServerSettings
-from offpath.serving.starting import SERVERS, Starting
+from offpath.serving.starting import SERVERS
 
 KEPT_LOGS = 3
 
@@ -109,19 +109,15 @@ class DoorTasks:
             self._next_kind = self._reloads.begin() or self._next_kind
             self.rotation.begin()
         ended = self.rotation.finish()
-        if ended is not None:
-            self._follow_start(ended)
+        if ended is not None and ended.failure is None:
+            self._greet(ended.statuses)
+        elif ended is not None and not self.rotation.current.is_running():
+            raise ExpectedError(str(ended.failure)) from ended.failure
+        elif ended is not None and self._is_reload:
+            self._end_reload(str(ended.failure))
         elif self._is_reload and self.rotation.starting is None:
             if self.rotation.has_turned():
                 self._end_reload(None)
-
-    def _follow_start(self, ended: Starting) -> None:
-        if ended.failure is None:
-            self._greet(ended.statuses)
-        elif not self.rotation.current.is_running():
-            raise ExpectedError(str(ended.failure)) from ended.failure
-        elif self._is_reload:
-            self._end_reload(str(ended.failure))
 
     def _end_reload(self, failure: str | None) -> None:
         self._is_reload = False

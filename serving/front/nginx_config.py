@@ -49,10 +49,6 @@ DOOR_METRICS = "door.prom"
 PLAIN_PATH = re.compile(r"[\w/.,+:@=-]+")
 NOT_QUOTED = set('"\\$;{}')
 
-MAX_WORKERS = 4
-# Per worker, 0.4 kB each. A request takes two, and each client with a kept connection one. 8,400
-# clients that send half a header filled 4,096 in each of two workers.
-CONNECTIONS = 16384
 # Sizes of bodies in nginx.conf's map, and the bytes of the largest. Each size may take a quarter of
 # the memory. The last quarter is for smaller bodies, which only the queue limits.
 SIZES = {"small": 500_000, "medium": 4_000_000, "large": None}
@@ -80,17 +76,9 @@ class DoorPlan:
         return f"{pwd.getpwuid(0).pw_name} {grp.getgrgid(os.getgid()).gr_name}"
 
     @property
-    def workers(self) -> int:
-        return min(MAX_WORKERS, count_cores())
-
-    @property
-    def files(self) -> int:
+    def max_files(self) -> int:
         """Files that each worker may open."""
-        return min(2 * CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-
-    @property
-    def connections(self) -> int:
-        return min(CONNECTIONS, self.files * 2 // 3)
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
     @property
     def copies(self) -> int:
@@ -160,7 +148,10 @@ def write_config(door: DoorPlan, plan: Upstreams, tokens: Sequence[str] = ()) ->
     if not (run / OPENAPI).exists():
         _write_new(run / OPENAPI, render_openapi()).replace(run / OPENAPI)
     for page in door.settings.pages:
-        _copy_once(page, run / DEMO)
+        (run / DEMO).mkdir(exist_ok=True)
+        # Pages never change, and a copy to a full disk would only empty the file.
+        if not (run / DEMO / page.name).exists():
+            shutil.copy(page, run / DEMO)
     return door.place.config
 
 
@@ -185,6 +176,7 @@ def _compile(path: Path) -> Template:
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
     environment.globals.update(
+        cores=count_cores,
         errors=ERRORS,
         full=BUSY,
         died=WORKER_DIED,
@@ -197,7 +189,7 @@ def _compile(path: Path) -> Template:
         wrong_host=WRONG_HOST,
     )
     environment.filters.update(literal=re.escape, json=json.dumps, reply=_format_reply)
-    environment.filters.update(plain=_check_plain, quoted=_quote, variable=_name_variable)
+    environment.filters.update(plain=_check_plain, quoted=_quote)
     environment.tests.update(loopback=is_loopback, nameable=MODEL_NAME.fullmatch)
     return environment.from_string(path.read_text(encoding="utf-8"))
 
@@ -206,11 +198,6 @@ def _format_reply(kind: ErrorKind, text: str = "") -> str:
     body = json.dumps({"code": kind.status, "type": kind.type, "message": text or kind.text})
     body = body.replace("'", "\\'")
     return f"set $offpath_error {kind.type}; return {kind.status} '{body}';"
-
-
-def _name_variable(header: str) -> str:
-    """Returns the end of the name of nginx's variable for a header."""
-    return header.lower().replace("-", "_")
 
 
 def _check_plain(path: Path) -> str:
@@ -227,13 +214,6 @@ def _check(path: Path, is_usable: bool) -> str:
             f"nginx cannot use the path {str(path)!r}; choose one without quotes, $, ; and braces"
         )
     return str(path)
-
-
-def _copy_once(page: Path, folder: Path) -> None:
-    """Copies a page that never changes; a copy to a full disk would only empty the file."""
-    folder.mkdir(exist_ok=True)
-    if not (folder / page.name).exists():
-        shutil.copy(page, folder)
 
 
 def _write_new(path: Path, text: str) -> Path:

@@ -12,7 +12,7 @@ from offpath.errors import ExpectedError
 from offpath.serving.front.door import Door
 from offpath.serving.front.splits import describe_change, judge_canaries
 from offpath.serving.rotation import Rotation
-from offpath.serving.server.management import ManagementClient, ModelStatus
+from offpath.serving.server.management import ModelStatus
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_log import LogLine
 
@@ -46,7 +46,7 @@ class Readiness:
         server = self._rotation.current
         if self._asked is None:
             if time.monotonic() >= self._next_check:
-                self._asked = server, self._pool.submit(describe_models, server)
+                self._asked = server, self._pool.submit(server.describe_models, READY_TIMEOUT_S)
             return
         asked, answer = self._asked
         if not answer.done():
@@ -103,13 +103,3 @@ class Readiness:
                     f"{MAX_SICK} workers ended with a broken model within {SICK_S:g} s; "
                     "/ping answers 503 until that has stopped"
                 )
-
-
-def describe_models(server: Server) -> list[ModelStatus] | None:
-    """Returns every version of every model; None if the server does not answer."""
-    try:
-        url = server.management_url
-        with ManagementClient(url, timeout_s=READY_TIMEOUT_S) as management:
-            return management.describe_all(server.plan.names)
-    except ExpectedError:
-        return None

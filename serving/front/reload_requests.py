@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ READ_TIMEOUT_S = 1.0
 # Of a request, in pieces of PIECE_BYTES.
 MAX_PIECES, PIECE_BYTES = 256, 4096
 CHANGES = {"canary", "shadow", "stop"}
-# A change waits for a reload that is under way.
-CHANGE_TIMEOUT_S = 600.0
+# A server that is not READY by then will hardly be. A change waits for a reload that is under way.
+TIMEOUT_S = 600.0
 
 
 class ReloadRequests:
@@ -110,45 +110,24 @@ class ReloadRequests:
         _send(connection, reply)
 
 
-def request_reload(folder: Path, timeout_s: float, server: str | None = None) -> None:
-    """Has a running front door replace its server, and waits until it has.
+def ask_door(folder: Path, request: Mapping[str, object]) -> dict[str, Any]:
+    """Has a running front door replace its server, or change its canaries, and waits until it has.
 
     Args:
         folder: the door's folder.
-        server: kind of the new server; by default that of the old one.
-
-    Raises:
-        ExpectedError: no door runs, the new server was not let in, or the time is up.
-    """
-    request = json.dumps({"server": server}).encode()
-    failure = _ask(folder, request, timeout_s, "reload")["failure"]
-    if failure is not None:
-        raise ExpectedError(f"the new server did not start, the old server continues: {failure}")
-
-
-def request_change(folder: Path, change: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Has a running front door change its canaries and shadows.
-
-    Args:
-        folder: the door's folder.
-        change: the arguments of `DoorSettings.change_splits`, as texts.
+        request: `{"server": KIND}`, in which None stands for the kind that runs; or the arguments
+            of `DoorSettings.change_splits`, as texts.
 
     Returns:
-        what is in force then: `canary` and `shadow`, as texts.
+        what is in force after a change: `canary` and `shadow`, as texts.
 
     Raises:
-        ExpectedError: no door runs, or it refuses the change.
+        ExpectedError: no door runs, it refuses the change, the new server was not let in, or the
+            time is up.
     """
-    reply = _ask(folder, json.dumps(change).encode(), CHANGE_TIMEOUT_S, "change")
-    failure = reply.pop("failure")
-    if failure is not None:
-        raise ExpectedError(failure)
-    return reply
-
-
-def _ask(folder: Path, request: bytes, timeout_s: float, what: str) -> dict[str, Any]:
+    what = "reload" if "server" in request else "change"
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(timeout_s)
+        connection.settimeout(TIMEOUT_S)
         try:
             connection.connect(str(folder / SOCKET))
         except OSError as error:
@@ -157,18 +136,22 @@ def _ask(folder: Path, request: bytes, timeout_s: float, what: str) -> dict[str,
                 f"({error.strerror})"
             ) from error
         try:
-            connection.sendall(request)
+            connection.sendall(json.dumps(request).encode())
             connection.shutdown(socket.SHUT_WR)
             reply = _read_all(connection)
         except TimeoutError as error:
             raise ExpectedError(
-                f"the {what} has not ended after {timeout_s:.0f} s; it goes on without this command"
+                f"the {what} has not ended after {TIMEOUT_S:.0f} s; it goes on without this command"
             ) from error
         except OSError:
             reply = b""
     if not reply:
         raise ExpectedError(f"`offpath serve` ended during the {what}")
     content: dict[str, Any] = json.loads(reply)
+    failure = content.pop("failure")
+    if failure is not None:
+        before = "the new server did not start, the old server continues: "
+        raise ExpectedError(f"{before if what == 'reload' else ''}{failure}")
     return content
 
 

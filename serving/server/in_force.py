@@ -29,9 +29,10 @@ def find_differences(settings: ServingSettings, status: ModelStatus) -> Iterator
     for name in filter(settings.asked.__contains__, RANGES):
         wanted, effective = settings.asked[name], getattr(status, name)
         if wanted != effective:
-            yield _differ(area, KEYS[name], effective, wanted, _explain(name, settings))
+            found = f"{effective}, the archive asks for {wanted!r}"
+            yield wrong(area, KEYS[name], found, _explain(name, settings))
     if settings.device_type == "gpu" and status.device == "cpu":
-        yield _differ(area, DEVICE, "cpu", "gpu", _explain_cpu())
+        yield wrong(area, DEVICE, "cpu, the archive asks for 'gpu'", _explain_cpu())
 
 
 def find_log_problem(status: ModelStatus) -> Iterator[Finding]:
@@ -80,10 +81,6 @@ def check_in_force(
         )
         raise ExpectedError(f"the server does not serve as the archives ask:{listed}")
     return statuses
-
-
-def _differ(area: str, setting: str, effective: object, wanted: object, cause: str) -> Finding:
-    return wrong(area, setting, f"{effective}, the archive asks for {wanted!r}", cause)
 
 
 def _explain(name: str, settings: ServingSettings) -> str:

@@ -1,9 +1,8 @@
-"""A client of TorchServe's management API: lists, describes, registers and scales models."""
+"""A client of TorchServe's management API: lists and describes models."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,12 +12,6 @@ from offpath.errors import ExpectedError
 from offpath.handler.serving_settings import KEYS, RANGES
 
 UNIX = "unix:"
-# WorkLoadManager.java walks its list of workers while the thread of a dead worker removes itself
-# from it. Scaling and unregistering then answer 500 with this exception's name, half done. Both can
-# be repeated.
-RACE = "ConcurrentModificationException"
-RACE_TRIES = 5
-RACE_PAUSE_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -80,8 +73,7 @@ def open_http(base_url: str, **options: Any) -> httpx.Client:
 class ManagementClient:
     """A client of the management API at `http://HOST:PORT`, or `unix:PATH` for a Unix socket.
 
-    Use it as a context manager, or call `close()`. `token` is the management key of a server that
-    asks for one.
+    Use it as a context manager. `token` is the management key of a server that asks for one.
     """
 
     def __init__(self, base_url: str, token: str | None = None, timeout_s: float = 30.0) -> None:
@@ -93,9 +85,6 @@ class ManagementClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         self._http.close()
 
     def list_models(self) -> dict[str, str]:
@@ -110,39 +99,11 @@ class ManagementClient:
         """Returns every version of a model with the settings in force."""
         return [parse_status(entry) for entry in self._call("GET", f"/models/{model_name}/all")]
 
-    def describe_all(self, model_names: Iterable[str]) -> list[ModelStatus]:
-        return [status for name in model_names for status in self.describe(name)]
-
     def describe_worker(self, model_name: str, version: str) -> ModelStatus:
         """Returns one version with its handler's description; the question waits in the queue."""
         path = f"/models/{model_name}/{version}"
         (entry,) = self._call("GET", path, params={"customized": "true"})
         return parse_status(entry)
-
-    def register(self, url: str, **parameters: str | int) -> None:
-        """Registers an archive of the store (`initial_workers=1, batch_size=4, ...`)."""
-        self._call("POST", "/models", params={"url": url, "synchronous": "true", **parameters})
-
-    def scale(self, model_name: str, workers: int, version: str | None = None) -> None:
-        """Sets a model's number of workers and waits until they run."""
-        params = {"min_worker": workers, "max_worker": workers, "synchronous": "true"}
-        self._change("PUT", model_name, version, params=params)
-
-    def unregister(self, model_name: str, version: str | None = None) -> None:
-        self._change("DELETE", model_name, version)
-
-    def _change(self, method: str, model_name: str, version: str | None, **kwargs: Any) -> None:
-        """Changes a model's workers; repeats what TorchServe's own race left half done."""
-        path = f"/models/{model_name}" + (f"/{version}" if version else "")
-        for _ in range(RACE_TRIES - 1):
-            try:
-                self._call(method, path, **kwargs)
-                return
-            except ExpectedError as error:
-                if RACE not in str(error):
-                    raise
-                time.sleep(RACE_PAUSE_S)
-        self._call(method, path, **kwargs)
 
     def _call(self, method: str, path: str, **kwargs: Any) -> Any:
         try:

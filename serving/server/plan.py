@@ -117,7 +117,7 @@ def plan_server(settings: ServerSettings) -> ServePlan:
         models.append(_plan_model(settings, properties, models, name, archive))
     notes = [*_note_ignored(settings, properties)]
     for (_, archive), model in zip(archives, models):
-        notes += find_gaps(archive, bool(archive.model_config or model.settings.asked))
+        notes += note_gaps(archive, bool(archive.model_config or model.settings.asked))
     is_set = settings.config is not None or "job_queue_size" in settings.overrides
     # Our own file's number is meant for bodies in Java's heap.
     has_room = settings.server == "granian" and not is_set
@@ -189,7 +189,7 @@ def _note_ignored(settings: ServerSettings, properties: Properties) -> Iterator[
             yield Finding(str(settings.config), "properties", State.LOST, found)
 
 
-def find_gaps(archive: MarFile, has_settings: bool) -> Iterator[Finding]:
+def note_gaps(archive: MarFile, has_settings: bool) -> Iterator[Finding]:
     """Yields what an archive is served without: settings, optimisation or labels."""
     file = archive.path.name
     convert = f"offpath archive --from {archive.path}"

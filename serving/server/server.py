@@ -142,7 +142,7 @@ class Server(ABC):
 
     def socket(self, kind: str) -> Path | None:
         """Returns the socket of `inference`, `management` or `metrics`; None if that has a port."""
-        return socket_path(self._folder, kind) if kind in socket_kinds(self.settings) else None
+        return self.links().get(f"{kind}.sock")
 
     def links(self) -> dict[str, Path]:
         """Returns the sockets that a front door links to, by the name of the link."""
@@ -202,6 +202,14 @@ class Server(ABC):
 
     def management(self) -> ManagementClient:
         return ManagementClient(self.management_url)
+
+    def describe_models(self, timeout_s: float = 30.0) -> list[ModelStatus] | None:
+        """Returns every version of every model; None if the server does not answer."""
+        try:
+            with ManagementClient(self.management_url, timeout_s=timeout_s) as management:
+                return [one for name in self.plan.names for one in management.describe(name)]
+        except ExpectedError:
+            return None
 
     def _start_process(
         self, command: Sequence[str], environment: Mapping[str, str], log: IO[bytes], **options: Any

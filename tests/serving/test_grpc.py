@@ -29,7 +29,7 @@ def ask(server: TorchServe, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
         messages, services = grpc.protos_and_services("inference.proto")
-    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_ports[0]}") as channel:
+    with grpc.insecure_channel(f"127.0.0.1:{server.ports.grpc}") as channel:
         stub = services.InferenceAPIsServiceStub(channel)
 
         def request(body: bytes, model: str) -> Any:

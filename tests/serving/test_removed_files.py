@@ -12,7 +12,7 @@ import pytest
 
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
-from offpath.serving.front.reload_requests import request_change
+from offpath.serving.front.reload_requests import ask_door
 from tests.support.eventually import MAX_S, eventually
 from tests.support.front import ServeProcess
 from tests.support.guarantees import guarantee
@@ -64,6 +64,6 @@ def test_a_server_starts_again_without_its_files(
             assert server.url == before
             eventually(server.is_healthy)
             change = {"canary": [], "shadow": [], "stop": []}
-            assert request_change(server.run, change)["ended"] == []
+            assert ask_door(server.run, change)["ended"] == []
     finally:
         server.terminate()

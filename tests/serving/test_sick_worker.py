@@ -27,6 +27,7 @@ from tests.support.obedient_model import (
     WORKERS,
     Flag,
     build_obedient,
+    change_models,
     read_ready_pids,
 )
 from tests.support.scrape import read_metrics
@@ -76,10 +77,10 @@ def failing(server: TorchServe, tmp_path_factory: pytest.TempPathFactory) -> Ite
     flag = Flag(tmp_path_factory.mktemp("failing") / "flag")
     preset = "t4" if torch.cuda.is_available() else "cpu"
     archive = build_failing(server.settings.model_store, flag, preset)
-    with server.management() as management:
-        management.register(archive.name, initial_workers=WORKERS)
-        yield Failing(server, flag)
-        management.unregister("failing")
+    asked = {"url": archive.name, "initial_workers": WORKERS, "synchronous": "true"}
+    change_models(server.management_url, "POST", "/models", **asked)
+    yield Failing(server, flag)
+    change_models(server.management_url, "DELETE", "/models/failing")
 
 
 def load_around(failing: Failing, fail: Callable[[], None], is_replaced: bool = True) -> Seen:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offpath.serving.server.management import ManagementClient
+from offpath.serving.server.management import ManagementClient, open_http
 from tests.conftest import build
 from tests.support.eventually import eventually
 
@@ -122,6 +122,12 @@ def build_obedient(
     limits["responseTimeout"] = timeout_s
     options = {"weights": "random", "preset": preset, "limits": limits, **handler}
     return build(store, f"{file}:Net", name, version, **options)
+
+
+def change_models(management_url: str, method: str, path: str, **parameters: object) -> None:
+    """Registers, scales or unregisters; asks again after what TorchServe's own race left undone."""
+    with open_http(management_url, timeout=60) as client:
+        eventually(lambda: client.request(method, path, params=parameters).is_success)
 
 
 def read_ready_pids(management_url: str, model: str) -> set[int]:

@@ -118,7 +118,7 @@ def closed_door(closed_folder: Path) -> Iterator[str]:
     ):
         door.set_ready(False)
         # Both are one door, so the tests only ask the further one.
-        yield f"http://{door.settings.more_addresses[0]}"
+        yield f"http://{door.settings.addresses[1]}"
 
 
 @pytest.mark.parametrize(
@@ -320,8 +320,8 @@ def test_the_newest_patched_nginx_wins(
 @guarantee(
     "Floods of HTTP/2 and of idle connections",
     "serving/front/door.py",
-    "has_http2 = self.binary.is_patched",
-    "has_http2 = True",
+    "has_http2=self.binary.is_patched",
+    "has_http2=True",
 )
 @pytest.mark.parametrize("version", [(1, 31, 3), (1, 31, 9)])
 def test_http_2_is_only_spoken_by_an_nginx_that_is_known_to_be_patched(

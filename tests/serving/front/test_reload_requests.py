@@ -13,8 +13,7 @@ from offpath.errors import ExpectedError
 from offpath.serving.front.reload_requests import (
     SOCKET,
     ReloadRequests,
-    request_change,
-    request_reload,
+    ask_door,
 )
 from offpath.serving.process.tmp_folders import make_short_tmp_dir, remove_folder
 from tests.support.eventually import eventually
@@ -36,11 +35,11 @@ def requests(folder: Path) -> Iterator[ReloadRequests]:
     requests.close()
 
 
-def ask(requests: ReloadRequests, folder: Path, server: str | None = None) -> Future[None]:
+def ask(requests: ReloadRequests, folder: Path, server: str | None = None) -> Future[dict]:
     """Asks for a reload; the request has arrived on return."""
     requests.accept_new()  # accepts the requests that came earlier
     before = len(requests._waiting)
-    future = ThreadPoolExecutor(1).submit(request_reload, folder, 30, server)
+    future = ThreadPoolExecutor(1).submit(ask_door, folder, {"server": server})
     eventually(lambda: requests.accept_new() and len(requests._waiting) > before)
     return future
 
@@ -53,11 +52,11 @@ def test_requests_for_another_kind_of_server_wait_for_the_next_reload(
     later = ask(requests, folder, "torchserve")
     assert requests.begin() == "granian"
     requests.end(None)
-    assert (first.result(30), other.result(30)) == (None, None)
+    assert (first.result(30), other.result(30)) == ({}, {})
     assert requests.accept_new() and not later.done()
     assert requests.begin() == "torchserve"
     requests.end(None)
-    assert later.result(30) is None
+    assert later.result(30) == {}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +100,7 @@ def test_change_that_the_door_cannot_make_gets_its_reason(folder: Path) -> None:
     requests = ReloadRequests(fail)
     requests.open(folder)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(request_change, folder, {"canary": []})
+        asked = pool.submit(ask_door, folder, {"canary": []})
         eventually(lambda: requests.accept_new() or asked.done())
         with pytest.raises(ExpectedError, match="No space left"):
             asked.result(30)
@@ -117,7 +116,7 @@ def test_request_whose_command_was_interrupted_disturbs_nobody(
     patient = ask(requests, folder)
     requests.begin()
     requests.end(None)
-    assert patient.result(30) is None
+    assert patient.result(30) == {}
 
 
 def test_requests_of_a_door_that_ends_fail(requests: ReloadRequests, folder: Path) -> None:

@@ -45,8 +45,8 @@ class Hosts:
         (port,) = resolve_ports("127.0.0.1", [0])
         (block,) = re.findall("```nginx\n(.*?)```", PAGE.read_text(), re.DOTALL)
         for old, new in {
-            "10.0.0.11:8080": self.doors[0].settings.address,
-            "10.0.0.12:8080": self.doors[1].settings.address,
+            "10.0.0.11:8080": self.doors[0].settings.addresses[0],
+            "10.0.0.12:8080": self.doors[1].settings.addresses[0],
             "443": f"127.0.0.1:{port}",
             "chain.pem": str(certificate),
             "key.pem": str(key),

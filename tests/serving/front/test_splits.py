@@ -38,6 +38,7 @@ from tests.support.front import (
     read_counts,
 )
 from tests.support.guarantees import guarantee
+from tests.support.obedient_model import change_models
 from tests.support.scrape import sum_metric
 
 # A handler that serves READY and fails each request.
@@ -319,10 +320,12 @@ def without_workers(split: SplitDoor) -> Iterator[None]:
         hidden.rename(unpacked)
         return
     # Java unpacks the archive where nobody finds it, but can be told to have no workers.
-    with ManagementClient(f"unix:{split.door.run}/management.sock") as management:
-        management.scale("defects", 0, "2.0")
-        yield
-        management.scale("defects", 1, "2.0")
+    management = f"unix:{split.door.run}/management.sock"
+    for workers in (0, 1):
+        numbers = {"min_worker": workers, "max_worker": workers, "synchronous": "true"}
+        change_models(management, "PUT", "/models/defects/2.0", **numbers)
+        if not workers:
+            yield
 
 
 @pytest.mark.server

