@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import http.client
+import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 from offpath.profiling.load.workload import load_workload
 from tests.support.costly import MAX_BYTES, PALETTE, damaged_jpeg, png, progressive_jpeg
 from tests.support.eventually import MAX_S
+from tests.support.front import load
 
 ADDRESS = ("127.0.0.2", 0)
 TIMEOUT_S = 60.0
@@ -36,7 +36,7 @@ class Attack:
         connections: open at the same time; each waits `pause_s` after an answer and sends again.
         path: used instead of the prediction's path; `{}` is the model's name.
         headers: sent in addition to Content-Length.
-        sent_share: part of the body that is sent; the rest never comes and the connection stays.
+        is_half: one half of the body is sent; the rest never comes and the connection stays.
     """
 
     make: Callable[[], bytes]
@@ -44,7 +44,7 @@ class Attack:
     pause_s: float = 0.02
     path: str = ""
     headers: dict[str, str] = field(default_factory=dict)
-    sent_share: float = 1.0
+    is_half: bool = False
 
 
 URL_FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -55,9 +55,7 @@ ATTACKS = {
         lambda: b"\xff\xd8" + b"\xff" * (MAX_BYTES - 2), connections=1, pause_s=0.5
     ),
     "explanations": Attack(lambda: progressive_jpeg(300), path="/explanations/{}"),
-    "250 uploads stopped at 4 MB": Attack(
-        lambda: bytes(8_000_000), connections=250, pause_s=60, sent_share=0.5
-    ),
+    "250 uploads stopped at 4 MB": Attack(lambda: bytes(8_000_000), connections=250, is_half=True),
     "damaged JPEG": Attack(
         lambda: damaged_jpeg(progressive_jpeg(2600, 88)), connections=1, pause_s=2.0
     ),
@@ -78,45 +76,26 @@ def attack(url: str, name: str) -> None:
     """Attacks until the process is ended; prints one line when the attack has begun."""
     chosen, parts = ATTACKS[name], urlsplit(url)
     body = chosen.make()
-    path = chosen.path.format(parts.path.rpartition("/")[2]) or parts.path
-    sent = threading.Semaphore(0)
-    for _ in range(chosen.connections):
-        thread = threading.Thread(
-            target=_send_on, args=(chosen, parts.netloc, path, body, sent), daemon=True
-        )
-        thread.start()
-    if chosen.sent_share < 1:
+
+    def send_half(connection: socket.socket) -> None:
         # A body still in transit does not occupy the server yet: wait until it has arrived.
-        deadline = time.monotonic() + MAX_SENDING_S
-        for _ in range(chosen.connections):
-            sent.acquire(timeout=max(0.0, deadline - time.monotonic()))
-    print("begun", flush=True)
-    time.sleep(3600)
+        connection.settimeout(MAX_SENDING_S)
+        with contextlib.suppress(OSError):
+            connection.sendall(head_of(url, len(body)) + body[: len(body) // 2])
 
-
-def _send_on(
-    chosen: Attack, address: str, path: str, body: bytes, sent: threading.Semaphore
-) -> None:
-    while True:
-        connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S, source_address=ADDRESS)
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            while True:
-                _send(connection, chosen, path, body)
-                sent.release()
-                time.sleep(chosen.pause_s)
-        connection.close()
-        time.sleep(chosen.pause_s)
-
-
-def _send(connection: http.client.HTTPConnection, chosen: Attack, path: str, body: bytes) -> None:
-    if chosen.sent_share < 1:
-        connection.putrequest("POST", path)
-        connection.putheader("Content-Length", str(len(body)))
-        connection.endheaders()
-        connection.send(body[: int(len(body) * chosen.sent_share)])
-        return
-    connection.request("POST", path, body, chosen.headers)
-    connection.getresponse().read()
+    with contextlib.ExitStack() as stack:
+        if chosen.is_half:
+            pool = stack.enter_context(ThreadPoolExecutor(chosen.connections))
+            held = [connect(url) for _ in range(chosen.connections)]
+            list(pool.map(send_half, held))
+        else:
+            path = chosen.path.format(parts.path.rpartition("/")[2]) or parts.path
+            address = parts._replace(path=path).geturl()
+            clients = (chosen.connections, chosen.pause_s)
+            hostile = {"source": ADDRESS, "headers": chosen.headers, "timeout_s": TIMEOUT_S}
+            stack.enter_context(load(address, [body], *clients, **hostile))
+        print("begun", flush=True)
+        signal.pause()
 
 
 def head_of(url: str, length: int) -> bytes:

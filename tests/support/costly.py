@@ -176,16 +176,9 @@ def in_json(body: bytes) -> Request:
     return Request(b'{"data": "' + base64.b64encode(body) + b'"}')
 
 
-def in_multipart(body: bytes) -> Request:
-    """Wraps a body in the last field of a multipart form."""
-    field = b'--x\r\nContent-Disposition: form-data; name="data"\r\n\r\n%b\r\n'
-    return Request(field % b"empty" * 30 + field % body + b"--x--", f"{MULTIPART}; boundary=x")
-
-
 WAYS_IN: dict[str, Callable[[bytes], Request]] = {
     "form": in_form,
     "JSON with base64": in_json,
-    "multipart": in_multipart,
 }
 # The largest square of 50 million pixels.
 SIDE = 7071
