@@ -29,10 +29,7 @@ CHOSEN = os.environ.get("OFFPATH_ATTACKS", "")
 MIN_RATE, MAX_P99 = 0.6, 2.0
 # At TorchServe's port Java reads and copies each body first, and megabytes delay the batch beside
 # them for that long (docs/security.md).
-MAX_P99_DIRECT = {
-    "20 MB of fill bytes": 5.0,
-    "250 uploads stopped at 4 MB": 5.0,
-}
+MAX_P99_DIRECT = {"20 MB of fill bytes": 5.0, "250 uploads stopped at 4 MB": 5.0}
 # Each worker of Granian has its own queue, so all requests that wait there wait for a costly image;
 # TorchServe delays only those in its batch.
 MAX_P99_QUEUED = {"damaged JPEG": 30.0, "PNG of 50 million pixels": 30.0}

@@ -214,8 +214,6 @@ def run_stage(
 
 
 Strike = Callable[[Bench], None]
-# As many clients as a server with 24 cores would have.
-MANY_CLIENTS = 96
 
 
 def kill_fork_server(bench: Bench) -> None:
@@ -292,10 +290,6 @@ def kill_second_server(bench: Bench) -> None:
     bench.stages[-1].in_flight.replies += [one for one in seen.replies if one.status == 200]
 
 
-def crowd(bench: Bench) -> None:
-    bench.stages[-1].in_flight += load_for(bench.url, BODIES, MANY_CLIENTS, STAGE_S)
-
-
 # Faults that no request may notice.
 UNNOTICED: dict[str, Strike] = {
     **{f"S3 {mode}": answer_wrongly(mode) for mode in (*OUTAGES, *WRONG)},
@@ -305,7 +299,6 @@ UNNOTICED: dict[str, Strike] = {
     "disk full: /tmp, a reload": fill_disk("tmp", fail_to_replace_model),
     "model replaced": replace_model,
     "two servers, one spool": kill_second_server,
-    f"{MANY_CLIENTS} clients": crowd,
 }
 FORK_SERVER = "SIGKILL fork server"
 KILLS: dict[str, Strike] = {
