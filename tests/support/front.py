@@ -398,6 +398,7 @@ def load(
                 seen.broken[f"{type(error).__name__}: {error}"] += 1
                 seen.new_broken += is_new
                 connection.close()
+                stop.wait(seen.pause_s)
                 continue
             request_id = reply.headers.get("x-request-id", "")
             took_s = time.monotonic() - began_s
