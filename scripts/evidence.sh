@@ -6,7 +6,7 @@
 #   scripts/evidence.sh --step N    one step:
 #                                     1 speed   2 number of clients and models   3 kills and reloads
 #                                     4 faults and drills          5 attacks and cost
-#                                     6 long load, log and batch
+#                                     6 long load
 #   scripts/evidence.sh --dry-run   print what would be run, and for how long
 #   scripts/evidence.sh --try       everything, as short as possible
 #
@@ -88,8 +88,6 @@ for server in torchserve granian; do
   OFFPATH_SOAK_MINUTES=${OFFPATH_SOAK_MINUTES:-5} trial 6 "soak-$server.txt" $long/test_soak.py -k "$server"
 done
 trial 5 cost.txt $long/test_worst_cost.py
-trial 6 log.txt $long/test_log_outage.py
-trial 6 batch.txt $long/test_offline_rate.py
 
 [ -n "$dry" ] || print_tables >"$out/tables.md"
 exit "$failed"

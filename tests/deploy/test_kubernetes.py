@@ -17,13 +17,10 @@ import yaml
 from offpath.commands.logs import ship
 from offpath.commands.serve import command as serve
 from offpath.serving.front import nginx
-from offpath.serving.front.bodies import MIN_BODIES
 from offpath.serving.server import server
-from offpath.serving.server.properties import read_properties
 from tests.support.monitoring import DEPLOY
 
 CHART = DEPLOY / "kubernetes"
-CONFIG = DEPLOY.parent / "config.properties"
 # The oldest that the chart names, and the newest that has schemas.
 VERSIONS = ("1.29", kubernetes_validate.latest_version())
 # Kinds of others, without a schema in Kubernetes.
@@ -85,13 +82,9 @@ def chart() -> Iterator[helm.Chart]:
         yield loaded
 
 
-def render(chart: helm.Chart, values: dict[str, Any], release: str = "defects") -> dict[str, Any]:
+def render(chart: helm.Chart, values: dict[str, Any]) -> dict[str, Any]:
     """Returns the objects by `Kind/name`."""
-    texts = chart.render(values, name=release, namespace="vision").values()
-    return by_name(*texts)
-
-
-def by_name(*texts: str) -> dict[str, Any]:
+    texts = chart.render(values, name="defects", namespace="vision").values()
     objects = [one for text in texts for one in yaml.safe_load_all(text) if one]
     return {f"{one['kind']}/{one['metadata']['name']}": one for one in objects}
 
@@ -182,18 +175,6 @@ def without_files(arguments: list[str]) -> list[str]:
     return [one for one in arguments if not one.startswith(files)]
 
 
-def test_the_bodies_have_the_room_that_the_door_asks_for(chart: helm.Chart) -> None:
-    (shm,) = [v for v in find_pod(chart, {})["volumes"] if v["name"] == "shm"]
-    assert shm["emptyDir"]["medium"] == "Memory"
-    largest = int(read_properties(CONFIG)["max_request_size"])
-    assert parse_bytes(shm["emptyDir"]["sizeLimit"]) >= MIN_BODIES * largest
-
-
-def parse_bytes(quantity: str) -> int:
-    number, unit = re.fullmatch(r"(\d+)([KMG])i", quantity).groups()  # type: ignore
-    return int(number) << {"K": 10, "M": 20, "G": 30}[unit]
-
-
 def test_the_grace_period_holds_every_part_of_the_end(chart: helm.Chart) -> None:
     timing = {"unready": 7, "drain": 100, "ship": 50}
     pod = find_pod(chart, {"timing": timing})
@@ -220,18 +201,6 @@ def test_an_empty_list_lets_nobody_in(chart: helm.Chart) -> None:
     values = {"networkPolicy": {"from": [], "metricsFrom": []}}
     policy = render(chart, values)["NetworkPolicy/defects-offpath"]["spec"]
     assert not policy["ingress"] and "Ingress" in policy["policyTypes"]
-
-
-@pytest.mark.parametrize("release", ["defects", "offpath", "a.b", "r" * 53, "r-" * 26])
-def test_every_name_fits_also_with_a_long_release(chart: helm.Chart, release: str) -> None:
-    for key, one in render(chart, EVERYTHING, release).items():
-        kind, _, name = key.partition("/")
-        # A Service's name is a label of DNS, which begins with a letter.
-        assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name), key
-        if kind == "ScaledObject":
-            assert len(f"keda-hpa-{name}") <= 63
-        for value in one["metadata"]["labels"].values():
-            assert len(value) <= 63
 
 
 def test_the_alerts_are_those_of_prometheus_for_one_release(

@@ -1,22 +1,16 @@
-"""`offpath export ray`: its files, refusals, and KServe's protocols on a real Ray (`slow`)."""
+"""`offpath export ray`: its files; test_adapters.py has a real Ray, test_replies.py its replies."""
 
 from __future__ import annotations
 
-import base64
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import pytest
 import yaml
 
 from offpath.archive.mar_file import copy_mar, read_mar
 from offpath.deploy.ray.ray_export import export_ray
-from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.servers.ray_serve import OffpathRay
-from tests.support.photographs import PHOTOGRAPHS, encode
 
 CONFIG = "model-config.yaml"
 
@@ -102,38 +96,3 @@ def test_all_replicas_fit_on_one_gpu(replicas, gpu_archive, tmp_path):
     share = application["deployments"][0]["ray_actor_options"]["num_gpus"]
     parts = round(share * 10_000)  # Ray rounds to these
     assert 10_000 - replicas < parts * replicas <= 10_000
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    model = load_model("near-free")
-    settings = {**model.source.handler, "explanations": True}
-    source = replace(model.source, handler=settings)
-    server = OffpathRay(replace(model, source=source), 2)
-    if server.why_not() is not None:
-        pytest.skip(server.why_not())
-    folder = tmp_path_factory.mktemp("ray") / "folder"
-    server.prepare(folder)
-    with server.running(folder) as running:
-        yield running
-
-
-@pytest.mark.slow
-@pytest.mark.server
-def test_ray_answers_kserves_protocols(running):
-    jpeg = encode(PHOTOGRAPHS[0].rgb, "JPEG", quality=90)
-    expected = httpx.post(running.predict_url, content=jpeg).json()
-    root = running.predict_url.removesuffix("/predictions/classifier")
-    texts = [base64.b64encode(jpeg).decode()] * 2
-    reply = httpx.post(f"{root}/v1/models/classifier:predict", json={"instances": texts})
-    assert reply.json()["predictions"] == [pytest.approx(expected, abs=1e-5)] * 2
-    image = {"name": "image", "shape": [2], "datatype": "BYTES", "data": texts}
-    body = {"id": "7", "inputs": [image]}
-    answer = httpx.post(f"{root}/v2/models/classifier/infer", json=body).json()
-    assert (answer["id"], answer["model_name"]) == ("7", "classifier")
-    (output,) = answer["outputs"]
-    assert list(map(json.loads, output["data"])) == [pytest.approx(expected, abs=1e-5)] * 2
-    assert httpx.get(f"{root}/v1/models/classifier").json()["ready"]
-    assert httpx.get(f"{root}/v2/models/classifier/ready").json()["ready"]
-    bad = httpx.post(f"{root}/v1/models/classifier:predict", json={"instances": ["bm8="]})
-    assert (bad.status_code, bad.json()["error"][:11]) == (415, "instance 0:")

@@ -10,7 +10,6 @@ import pytest
 from offpath.archive.mar_file import OUR_HANDLER, read_mar
 from offpath.deploy.exportable import read_exportable
 from offpath.deploy.triton.triton_export import make_config
-from offpath.errors import ExpectedError
 from offpath.serving.server.plan import plan_server
 from tests.support.echo_archive import make_settings
 from tests.support.hostile_archives import pack
@@ -52,19 +51,6 @@ def test_a_delay_that_torchserve_takes_from_its_default_is_the_same_everywhere(g
     assert model.settings.list_numbers()["maxBatchDelay"] == 100
     assert archive.describe_service()["max_batch_delay_ms"] == 100
     assert "max_queue_delay_microseconds: 100000" in make_config(archive, "some")
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"handler": {"image_size": "large"}}, "handler.image_size"),
-        ({"batchsize": 8}, "'batchsize'; did you mean batchSize"),
-    ],
-)
-def test_settings_that_a_server_would_refuse_are_refused_at_the_export(tmp_path, settings, said):
-    archive = write_archive(tmp_path, settings)
-    with pytest.raises(ExpectedError, match=said):
-        read_exportable(archive)
 
 
 def write_archive(folder: Path, settings: dict) -> Path:

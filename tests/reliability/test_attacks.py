@@ -6,26 +6,21 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from offpath.profiling.load.workload import load_workload
 from offpath.serving.starting import start_server
 from tests.conftest import build
-from tests.support.attacks import ATTACKS, send_and_leave
-from tests.support.disks import small_disk
+from tests.support.attacks import ATTACKS
 from tests.support.echo_archive import make_settings
-from tests.support.front import FRONTS, FrontProcess, Seen, load_for
+from tests.support.front import FRONTS, Seen, load_for
 from tests.support.guarantees import guarantee
-from tests.support.photographs import encode
 
 CLIENTS = 24
 WINDOW_S = float(os.environ.get("OFFPATH_ATTACK_WINDOW_S", "4"))
@@ -34,11 +29,7 @@ CHOSEN = os.environ.get("OFFPATH_ATTACKS", "")
 MIN_RATE, MAX_P99 = 0.6, 2.0
 # At TorchServe's port Java reads and copies each body first, and megabytes delay the batch beside
 # them for that long (docs/security.md).
-MAX_P99_DIRECT = {
-    "20 MB of fill bytes": 5.0,
-    "form of percent signs": 5.0,
-    "250 uploads stopped at 4 MB": 5.0,
-}
+MAX_P99_DIRECT = {"20 MB of fill bytes": 5.0, "250 uploads stopped at 4 MB": 5.0}
 # Each worker of Granian has its own queue, so all requests that wait there wait for a costly image;
 # TorchServe delays only those in its batch.
 MAX_P99_QUEUED = {"damaged JPEG": 30.0, "PNG of 50 million pixels": 30.0}
@@ -167,59 +158,3 @@ def test_good_clients_beside_attacks(
         if not is_held(alone, beside, max_p99, min_rate):
             broken.append(name)
     assert not broken
-
-
-@pytest.fixture(scope="module")
-def small_door(product: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontProcess]:
-    """A door whose memory the uploads of one attack could fill."""
-    folder = tmp_path_factory.mktemp("small")
-    store = build(folder, "near-free", "near-free").parent
-    options = ["--front-memory", str(folder / "memory")]
-    with small_disk(folder / "memory", "size=640m"):
-        with FRONTS[product](store, folder / "logs", "near-free", *options) as door:
-            url = f"{door.url}/predictions/near-free"
-            load_for(url, load_workload("photos-55k").read(), CLIENTS, 10)
-            yield door
-
-
-@guarantee("Images of clients who have left")
-def test_clients_who_send_and_leave(small_door: FrontProcess) -> None:
-    url = f"{small_door.url}/predictions/near-free"
-    bodies = load_workload("photos-55k").read()
-    alone = Good.of(load_for(url, bodies, 8, WINDOW_S))
-    with ThreadPoolExecutor(1) as pool:
-        begin = time.monotonic()
-        left = pool.submit(send_and_leave, url, 200)
-        during = Good.of(load_for(url, bodies, 8, WINDOW_S))
-        left.result()
-        print(f"\n200 sent and left in {time.monotonic() - begin:.1f} s at most")
-    after = Good.of(load_for(url, bodies, 8, WINDOW_S))
-    print(f"8 clients alone {alone}\nwhile 200 leave {during}\nafter that {after}")
-    assert not during.failed and not after.failed
-    assert after.rate >= MIN_RATE * alone.rate
-
-
-@guarantee("Slow clients, half bodies, crowds")
-@pytest.mark.parametrize(
-    ("name", "image", "clients"),
-    [
-        # 5 MB, of the size that the attack's uploads have too. One address may have two such
-        # bodies, and the last one counts until its connection is closed.
-        pytest.param("endless uploads", (1450, 1200), 1, id="endless uploads"),
-        pytest.param("half headers", (100, 100), 4, id="half headers"),
-    ],
-)
-def test_new_clients_beside_what_never_ends(
-    small_door: FrontProcess, name: str, image: tuple[int, int], clients: int
-) -> None:
-    url = f"{small_door.url}/predictions/near-free"
-    body = encode(Image.new("RGB", image), "BMP")
-    alone = Good.of(load_for(url, [body], clients, WINDOW_S, is_kept=False))
-    with attacking(url, name):
-        beside = Good.of(load_for(url, [body], clients, WINDOW_S, is_kept=False))
-        memory = sum(file.stat().st_size for file in small_door.bodies.iterdir())
-    print(f"\n{name}: alone {alone}\nbeside {beside}, {memory >> 20} MB of bodies")
-    assert alone.rate and not alone.failed
-    assert beside.rate and not beside.failed
-    # Two of the attack's bodies and two good ones: the quarter for this size holds five of 32 MiB.
-    assert memory <= 64 << 20

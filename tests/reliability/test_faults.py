@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import shutil
 import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -215,8 +214,6 @@ def run_stage(
 
 
 Strike = Callable[[Bench], None]
-# As many clients as a server with 24 cores would have.
-MANY_CLIENTS = 96
 
 
 def kill_fork_server(bench: Bench) -> None:
@@ -282,25 +279,6 @@ def fail_to_replace_model(bench: Bench) -> None:
     bench.door.reload()
 
 
-def take_descriptors(find: Callable[[Bench], Iterable[int]]) -> Strike:
-    """Takes all free descriptors of some processes for a while."""
-
-    def strike(bench: Bench) -> None:
-        before = {}
-        for pid in find(bench):
-            before[pid] = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-            # A new descriptor takes the lowest free number.
-            taken = {int(fd) for fd in os.listdir(f"/proc/{pid}/fd")}
-            least = min({*range(len(taken) + 1)} - taken)
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, (least, before[pid][1]))
-        time.sleep(STAGE_S)
-        for pid, limits in before.items():
-            with suppress(ProcessLookupError):
-                resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
-
-    return strike
-
-
 def kill_second_server(bench: Bench) -> None:
     """Starts and kills a second server on the same spool; the first server ships its records."""
     server = bench.trial.start_server("second", bench.product)
@@ -312,10 +290,6 @@ def kill_second_server(bench: Bench) -> None:
     bench.stages[-1].in_flight.replies += [one for one in seen.replies if one.status == 200]
 
 
-def crowd(bench: Bench) -> None:
-    bench.stages[-1].in_flight += load_for(bench.url, BODIES, MANY_CLIENTS, STAGE_S)
-
-
 # Faults that no request may notice.
 UNNOTICED: dict[str, Strike] = {
     **{f"S3 {mode}": answer_wrongly(mode) for mode in (*OUTAGES, *WRONG)},
@@ -325,7 +299,6 @@ UNNOTICED: dict[str, Strike] = {
     "disk full: /tmp, a reload": fill_disk("tmp", fail_to_replace_model),
     "model replaced": replace_model,
     "two servers, one spool": kill_second_server,
-    f"{MANY_CLIENTS} clients": crowd,
 }
 FORK_SERVER = "SIGKILL fork server"
 KILLS: dict[str, Strike] = {
@@ -340,9 +313,6 @@ KILLS: dict[str, Strike] = {
 COSTLY: dict[str, Strike] = {
     "disk full: spool": fill_disk("spool"),
     "disk full: bodies": fill_disk("memory"),
-    "no descriptors: workers": take_descriptors(lambda b: b.door.python_workers()),
-    "no descriptors: Java or supervisor": take_descriptors(lambda b: b.door.servers()),
-    "no descriptors: nginx": take_descriptors(lambda b: b.door.nginx_workers()),
 }
 
 
@@ -350,7 +320,6 @@ COSTLY: dict[str, Strike] = {
 @guarantee("The disk of the logs or `/tmp` is full")
 @guarantee("The spool or its disk is full")
 @guarantee("The memory for bodies is full")
-@guarantee("File descriptors run out")
 @guarantee("Another server on the same spool dies")
 @guarantee("The fork server is killed")
 @guarantee("The server is killed")

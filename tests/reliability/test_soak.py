@@ -56,7 +56,6 @@ def make_bodies() -> list[bytes]:
     bad = [body for body, *_ in rejected().values() if len(body) < MAX_BAD_BYTES]
     hostile = [
         costly.progressive_jpeg(1000, more_scans=2000),
-        costly.tiff_around(costly.progressive_jpeg(1000, more_scans=2000), 1000),
         costly.png_of_chunks(50_000),
         costly.gif_of_comments(200_000),
         costly.bmp_of_runs(1000, 400_000),

@@ -6,7 +6,6 @@ tests/reliability/test_worst_cost.py holds the most expensive ones known to the 
 from __future__ import annotations
 
 import base64
-import lzma
 import os
 import pickle
 import re
@@ -114,13 +113,6 @@ def make_tiff(
     return b"II*\0" + struct.pack("<I", at) + content + tiff_of_tags(first + tags + last, at)
 
 
-def tiff_around(jpeg: bytes, side: int, strips: int = 1) -> bytes:
-    """Makes a TIFF whose strips all point to the same JPEG."""
-    subsampling: Tags = [(530, 3, [2, 2])]
-    size = {"width": side, "height": side, "strips": strips, "bits": (8, 8, 8)}
-    return make_tiff(jpeg, compression=7, photometric=6, last=subsampling, **size)
-
-
 def png_chunk(kind: bytes, data: bytes) -> bytes:
     body = kind + data
     return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
@@ -184,17 +176,9 @@ def in_json(body: bytes) -> Request:
     return Request(b'{"data": "' + base64.b64encode(body) + b'"}')
 
 
-def in_multipart(body: bytes) -> Request:
-    """Wraps a body in the last field of a multipart form."""
-    field = b'--x\r\nContent-Disposition: form-data; name="data"\r\n\r\n%b\r\n'
-    return Request(field % b"empty" * 30 + field % body + b"--x--", f"{MULTIPART}; boundary=x")
-
-
 WAYS_IN: dict[str, Callable[[bytes], Request]] = {
-    "raw": Request,
     "form": in_form,
     "JSON with base64": in_json,
-    "multipart": in_multipart,
 }
 # The largest square of 50 million pixels.
 SIDE = 7071
@@ -203,7 +187,7 @@ ADAM7 = (
     *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4)),
     *((0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)),
 )
-GREY, RGB, PALETTE, RGBA = 0, 2, 3, 6
+PALETTE, RGBA = 3, 6
 PAETH = 4
 
 
@@ -253,59 +237,23 @@ def deflated_after_nothing(count: int, blocks: int) -> bytes:
     return b"\x78\x01" + empty + stored + struct.pack(">I", zlib.adler32(zeros))
 
 
-def tiff(mode: str, compression: str, side: int = SIDE) -> bytes:
-    """A TIFF of one colour."""
-    return encode(Image.new(mode, (side, side)), "TIFF", compression=compression)
-
-
-def deep_tiff(compression: int, packed: bytes, bits: int) -> bytes:
-    """RGBA of so many bits, one strip."""
-    size = {"width": SIDE, "height": SIDE, "bits": (bits,) * 4, "photometric": 2}
-    return make_tiff(packed, compression=compression, last=[(338, 3, [2])], **size)
-
-
+# By format; a name stands for the path through a decoder, or for the limit, that makes it costly.
 COSTLY: dict[str, dict[str, Maker]] = {
     "JPEG": {
-        "50 M pixels": lambda: encode(Image.new("RGB", (SIDE, SIDE)), "JPEG"),
-        "bytes": lambda: encode(noise(4600), "JPEG", quality=60, subsampling=0),
         "progressive": lambda: encode(
             noise(900, SIDE), "JPEG", progressive=True, quality=40, subsampling=0
         ),
-        "progressive bytes": lambda: encode(
-            noise(4800), "JPEG", progressive=True, quality=60, subsampling=0
-        ),
         "scans": lambda: progressive_jpeg(SIDE, 3),
-        "scans of less": lambda: progressive_jpeg(2600, 88),
         "CMYK": lambda: encode(noise(900, SIDE).convert("CMYK"), "JPEG", quality=50),
-        "CMYK progressive": lambda: encode(
-            noise(900, SIDE).convert("CMYK"), "JPEG", progressive=True, quality=40
-        ),
-        "damaged": lambda: damaged_jpeg(
-            encode(noise(900, SIDE), "JPEG", progressive=True, quality=40, subsampling=0)
-        ),
-        "damaged, many scans": lambda: damaged_jpeg(progressive_jpeg(2600, 88)),
-        "lossless": partial(lossless_jpeg, SIDE),
-        "EXIF": partial(jpeg_of_exif, 5, 30_000),
-        "EXIF of megabytes": partial(jpeg_of_exif, 5, 2_000_000),
+        "damaged": lambda: damaged_jpeg(COSTLY["JPEG"]["progressive"]()),
     },
     "PNG": {
-        "16-bit RGBA": partial(png, SIDE, SIDE, 16, RGBA, 64, False),
-        "16-bit RGBA interlaced": partial(png, SIDE, SIDE, 16, RGBA, 64, True),
         "high": partial(png, 50, 1_000_000, 16, RGBA, 64, True),
-        "palette": partial(png, SIDE, SIDE, 8, PALETTE, 8, False),
-        "palette interlaced": partial(png, SIDE, SIDE, 8, PALETTE, 8, True),
-        "1 bit interlaced": partial(png, SIDE, SIDE, 1, GREY, 1, True),
         "chunks": partial(png_of_chunks, MAX_BYTES // 12 - 20),
     },
-    "GIF": {
-        "50 M pixels": lambda: encode(Image.new("P", (SIDE, SIDE)), "GIF"),
-        "bytes": lambda: encode(noise(3700).convert("L"), "GIF"),
-        "comments": partial(gif_of_comments, MAX_BYTES // 3 - 10),
-    },
+    "GIF": {"comments": partial(gif_of_comments, MAX_BYTES // 3 - 10)},
     "WEBP": {
-        "lossless": lambda: encode(
-            Image.new("RGBA", (SIDE, SIDE)), "WEBP", lossless=True, method=0
-        ),
+        "lossy": lambda: encode(noise(900, SIDE), "WEBP", quality=60, method=0),
         "animated": lambda: encode(
             Image.new("RGBA", (SIDE, SIDE), (1, 2, 3, 4)),
             "WEBP",
@@ -313,62 +261,23 @@ COSTLY: dict[str, dict[str, Maker]] = {
             append_images=[Image.new("RGBA", (SIDE, SIDE), (4, 3, 2, 1))],
             method=0,
         ),
-        "lossless bytes": lambda: encode(noise(2500), "WEBP", lossless=True, method=0),
-        "lossy": lambda: encode(noise(900, SIDE), "WEBP", quality=60, method=0),
     },
-    "BMP": {
-        "1 bit": lambda: encode(Image.new("1", (SIDE, SIDE)), "BMP"),
-        "runs": partial(bmp_of_runs, 7000, MAX_BYTES // 2 - 1000),
-    },
+    "BMP": {"runs": partial(bmp_of_runs, 7000, MAX_BYTES // 2 - 1000)},
     "TIFF": {
-        **{
-            kind: partial(tiff, "RGBA", kind)
-            for kind in ("tiff_lzw", "tiff_deflate", "packbits", "lzma", "zstd")
-        },
-        **{kind: partial(tiff, "1", kind) for kind in ("group3", "group4", "tiff_ccitt")},
-        "jpeg": partial(tiff, "RGB", "jpeg"),
-        "16-bit RGBA": lambda: deep_tiff(8, zlib.compress(bytes(SIDE * SIDE * 8)), 16),
-        "16-bit RGBA lzma": lambda: deep_tiff(
-            34925, lzma.compress(bytes(SIDE * SIDE * 8), preset=0), 16
-        ),
-        "shared strips": lambda: make_tiff(
-            deflated_after_nothing(100, 2_000_000), height=1000, strips=1000
-        ),
-        "tiles of the limit": lambda: make_tiff(
-            zlib.compress(bytes(1_000_000 * 50)), tile=(1_000_000, 50)
-        ),
-        "values": lambda: make_tiff(
-            zlib.compress(bytes(100 * 100)), last=[(282, 5, b"\1\0\0\0" * 190_000)]
-        ),
-        "group4 of single pixels": lambda: encode(
-            Image.fromarray((np.indices((SIDE, SIDE)).sum(0) % 2 * 255).astype("u1")).convert("1"),
-            "TIFF",
-            compression="group4",
-        ),
+        "lzma": lambda: encode(Image.new("RGBA", (SIDE, SIDE)), "TIFF", compression="lzma"),
         "strips": lambda: make_tiff(
-            bytes(50), compression=1, width=50, height=1_000_000, strips=1_000_000
-        ),
-        "fewer strips": lambda: make_tiff(
             bytes(500), compression=1, width=500, height=100_000, strips=100_000
         ),
     },
-    "npy": {
-        "parentheses": lambda: npy_header(b"(" * 9000),
-        "numbers": lambda: npy_header(b"{'shape': (" + b"1," * 4900 + b")}"),
-    },
+    "npy": {"parentheses": lambda: npy_header(b"(" * 9000)},
     "JSON and base64": {
         "objects": lambda: b"[" + b"{}," * (11 * 2**20),
-        "keys": lambda: b"{" + b",".join(b'"%d":1' % number for number in range(2_500_000)) + b"}",
         "escapes": lambda: b'"' + b"\\u0041" * (5 * 2**20) + b'"',
-        "words": lambda: b"ab " * (10 * 2**20),
-        "base64 of noise": lambda: base64.b64encode(bytes(24 * 2**20)),
     },
 }
 # Envelopes that cost something themselves.
 COSTLY_ENVELOPES: dict[str, Callable[[], Request]] = {
-    "form of percent signs": lambda: Request(b"data=" + b"%" * (2**25 - 5), FORM),
     "form of codes": lambda: Request(b"data=" + b"%41" * (2**25 // 3 - 2), FORM),
-    "form of no codes": lambda: Request(b"data=" + b"%zz" * (2**25 // 3 - 2), FORM),
     "form of JSON": lambda: Request(b"data=%22" + b"A" * (2**25 - 11) + b"%22", FORM),
     "multipart of almost boundaries": lambda: Request(
         b"-" * 2**25, f"{MULTIPART}; boundary={'-' * 69}x"

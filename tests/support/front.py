@@ -364,18 +364,19 @@ def load(
     pause_s: float = 0.0,
     ledger: list[str] | None = None,
     timeout_s: float = MAX_S,
-    is_kept: bool = True,
+    source: tuple[str, int] | None = None,
+    headers: Mapping[str, str] = {},
 ) -> Iterator[Seen]:
     """Runs clients that send one request after the other, each on its own connection.
 
-    A refused client tries again a little later. Ids of answered requests go into the ledger too.
-    Unless it is kept, a connection has one request.
+    A refused client tries again a little later, unless it is hostile, which those are that connect
+    from an address of their own. Ids of answered requests go into the ledger too.
     """
     seen, stop = Seen(pause_s=pause_s), threading.Event()
     parts = urlsplit(url)
 
     def send(number: int) -> None:
-        connection = HTTPConnection(parts.netloc, timeout=timeout_s)
+        connection = HTTPConnection(parts.netloc, timeout=timeout_s, source_address=source)
         while not stop.is_set():
             number += 1
             is_new = not is_open(connection)
@@ -389,22 +390,23 @@ def load(
                 continue
             try:
                 with suppress(BrokenPipeError, ConnectionResetError):  # by an early reply
-                    connection.request("POST", parts.path, bodies[number % len(bodies)])
+                    body = bodies[number % len(bodies)]
+                    connection.request("POST", parts.path, body, headers)
                 reply = connection.getresponse()
                 reply.read()
             except (OSError, HTTPException) as error:
                 seen.broken[f"{type(error).__name__}: {error}"] += 1
                 seen.new_broken += is_new
                 connection.close()
+                stop.wait(seen.pause_s)
                 continue
             request_id = reply.headers.get("x-request-id", "")
             took_s = time.monotonic() - began_s
             seen.replies.append(Reply(reply.status, request_id, began_s, took_s))
             if reply.status == 200 and ledger is not None:
                 ledger.append(request_id)
-            if not is_kept:
-                connection.close()
-            stop.wait(0.1 if "retry-after" in reply.headers else seen.pause_s)
+            is_sent_away = source is None and "retry-after" in reply.headers
+            stop.wait(0.1 if is_sent_away else seen.pause_s)
         connection.close()
 
     with ThreadPoolExecutor(clients) as pool:
@@ -424,11 +426,9 @@ def is_open(connection: HTTPConnection) -> bool:
     return connection.sock is not None
 
 
-def load_for(
-    url: str, bodies: Sequence[bytes], clients: int, seconds: float, **options: Any
-) -> Seen:
+def load_for(url: str, bodies: Sequence[bytes], clients: int, seconds: float) -> Seen:
     """Returns the results of some seconds of load."""
-    with load(url, bodies, clients, **options) as seen:
+    with load(url, bodies, clients) as seen:
         time.sleep(seconds)
     return seen
 

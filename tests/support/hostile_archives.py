@@ -35,12 +35,11 @@ def pack(
     manifest: object,
     files: Mapping[str, bytes] = FILES,
     names: Mapping[zipfile.ZipInfo, bytes] = {},
-    how: int = zipfile.ZIP_DEFLATED,
 ) -> None:
     """Writes an archive; `names` are further members."""
     if isinstance(manifest, dict):
         manifest = {HANDLER_API_KEY: HANDLER_API, **manifest}
-    with zipfile.ZipFile(path, "w", how) as archive:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         text = manifest if isinstance(manifest, bytes) else json.dumps(manifest)
         archive.writestr(MANIFEST, text)
         for name, content in {**files, **names}.items():
@@ -52,11 +51,9 @@ def with_model(**changes: Any) -> Make:
     return lambda path: pack(path, {"model": {**STOCK, **changes}})
 
 
-def with_member(
-    name: str, content: bytes = b"x", mode: int = 0o644, how: int = zipfile.ZIP_DEFLATED
-) -> Make:
+def with_member(name: str, content: bytes = b"x", mode: int = 0o644) -> Make:
     info = zipfile.ZipInfo(name)
-    info.external_attr, info.compress_type = mode << 16, how
+    info.external_attr, info.compress_type = mode << 16, zipfile.ZIP_DEFLATED
     return lambda path: pack(path, {"model": MODEL}, names={info: content})
 
 
@@ -95,73 +92,40 @@ def write_damaged(path: Path) -> None:
     path.write_bytes(bytes(content))
 
 
-def write_encrypted(path: Path) -> None:
-    """Sets the flag of encryption in both headers of the manifest."""
-    pack(path, {"model": MODEL})
-    content = bytearray(path.read_bytes())
-    content[6] |= 1
-    content[content.index(b"PK\x01\x02") + 8] |= 1
-    path.write_bytes(bytes(content))
-
-
 # Refused by whatever reads an archive.
 HOSTILE: dict[str, Make] = {
     "no-zip": lambda path: path.write_bytes(b"none") and None,
-    "empty-file": lambda path: path.touch(),
     "folder": lambda path: path.mkdir(),
     "no-manifest": lambda path: zipfile.ZipFile(path, "w").close(),
-    "manifest-is-no-json": lambda path: pack(path, b"{"),
-    "manifest-is-binary": lambda path: pack(path, b"\xff\xfe\x00"),
     "manifest-is-deep": lambda path: pack(path, b"[" * 100_000),
     "manifest-is-long": lambda path: pack(path, b" " * (3 << 20)),
-    "manifest-is-a-list": lambda path: pack(path, []),
     "manifest-is-null": lambda path: pack(path, None),
-    "manifest-is-empty": lambda path: pack(path, {}),
-    "manifest-has-long-number": lambda path: pack(path, b'{"a": ' + b"9" * 5000 + b"}"),
     "model-is-a-list": lambda path: pack(path, {"model": []}),
-    "model-is-a-text": lambda path: pack(path, {"model": "modelName"}),
-    "no-model-name": lambda path: pack(path, {"model": {"handler": "h"}}),
-    "name-is-a-list": with_model(modelName=["m"]),
     "name-with-escapes": with_model(modelName=f"m{ESCAPES}"),
     "name-is-long": with_model(modelName="m" * 900_000 + "/"),
     "name-is-a-path": with_model(modelName="../../m"),
-    "name-is-markup": with_model(modelName="[/m]"),
     "name-is-a-script": with_model(modelName="<script>alert(1)</script>"),
     "version-with-escapes": with_model(modelVersion=ESCAPES),
-    "version-is-a-dict": with_model(modelVersion={}),
-    "handler-is-a-list": with_model(handler=[1]),
     "handler-with-escapes": with_model(handler=f"h{ESCAPES}"),
-    "model-file-absolute": with_model(modelFile="/etc/passwd"),
     "model-file-above": with_model(modelFile="../net.py"),
-    "model-file-missing": with_model(modelFile="gone.py"),
-    "model-file-is-a-list": with_model(modelFile=["net.py"]),
     "weights-absolute": with_model(serializedFile="/etc/passwd"),
-    "config-absolute": with_model(configFile="/etc/passwd"),
     "config-missing": with_model(configFile="gone.yaml"),
-    "requirements-absolute": with_model(requirementsFile="/etc/passwd"),
     "member-absolute": with_member("/tmp/offpath-owned"),
     "member-above": with_member("../../offpath-owned"),
     "member-with-escapes": with_member(f"a{ESCAPES}"),
     "member-is-a-link": with_member("link", b"/etc/passwd", stat.S_IFLNK | 0o777),
-    "member-is-lzma": with_member("net.bin", b"x", how=zipfile.ZIP_LZMA),
     "twice-the-same-name": write_twice,
     "bomb": with_member("zeros", bytes(80 << 20)),
     "bomb-of-shared-bytes": write_quine,
     "damaged": write_damaged,
-    "encrypted": write_encrypted,
     "yaml-aliases": with_yaml(ALIASES),
     "yaml-merged-aliases": with_yaml(
         "a0: &a0 {k: x}\n"
         + "".join(f"a{n}: &a{n} {{<<: [{','.join([f'*a{n - 1}'] * 40)}]}}\n" for n in (1, 2, 3, 4))
     ),
     "yaml-loop": with_yaml("a: &a [*a]\n"),
-    "yaml-deep": with_yaml("[" * 500),
-    "yaml-long": with_yaml("a: b\n" * 100_000),
     "yaml-number": with_yaml(f"batchSize: 0x{'f' * 50_000}\n"),
-    "yaml-date": with_yaml("a: 2026-13-45\n"),
-    "yaml-tag": with_yaml("a: !!bool x\n"),
     "yaml-python": with_yaml("a: !!python/object/apply:os.system ['touch ran']\n"),
-    "yaml-list": with_yaml("[1, 2]\n"),
     "yaml-binary": with_yaml("\x00"),
 }  # fmt: skip
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import random
 import socket
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +16,6 @@ from tests.support.images import jpeg
 
 PATH = "/predictions/near-free"
 LARGE = jpeg(size=(2048, 1365))
-RANDOM_REQUESTS = 80
 # Of the JSON before the binary data of V2; spaces fill it up.
 JSON_BYTES = 200
 
@@ -152,59 +149,4 @@ def check_pipelining(door: Target, form: Form) -> None:
     assert set(statuses[1::2]) <= {*form.bad}, statuses
 
 
-def make_request(generator: random.Random, form: Form) -> bytes:
-    methods = ["POST", "PUT", "GET", "HEAD", "OPTIONS", "DELETE", "POST", "BREW"]
-    path = form.path
-    paths = [path, "/ping", "/", "/predictions/", "/predictions/%2e%2e/models", path]
-    lines = [f"{generator.choice(methods)} {generator.choice(paths)} HTTP/1.1", "Host: localhost"]
-    extra = [
-        "Content-Type: multipart/form-data; boundary=x",
-        "Content-Type: application/x-www-form-urlencoded",
-        "Content-Type: application/json",
-        "Transfer-Encoding: chunked",
-        "Expect: 100-continue",
-        "X-Offpath-Body: /etc/passwd",
-        "describe: True",
-        "Content-Length: -1",
-        "X: " + "a" * generator.randint(1, 5000),
-    ]
-    lines += generator.sample(extra, generator.randint(0, 3))
-    body = form.wrap(generator.randbytes(generator.choice([0, 10, 1000, 300_000])))
-    lines += [f"{name}: {value}" for name, value in form.headers.items()]
-    if generator.random() < 0.7:
-        lines.append(f"Content-Length: {len(body)}")
-    request = "\r\n".join([*lines, "", ""]).encode() + body
-    if generator.random() < 0.2:
-        at = generator.randrange(len(request))
-        request = request[:at] + generator.randbytes(8) + request[at:]
-    return request
-
-
-def send_random(door: Target, form: Form, seed: int) -> int | None:
-    """Returns the answer's status; None if the door closes the connection or waits for more."""
-    with connect(door) as connection:
-        connection.settimeout(0.7)
-        try:
-            connection.sendall(make_request(random.Random(seed), form))
-            answer = connection.recv(4096)
-            if answer.startswith(b"HTTP/1.1 100"):
-                answer = connection.recv(4096)
-        except OSError:
-            return None
-    return status_of(answer) if answer.startswith(b"HTTP/1.1 ") else None
-
-
-def check_random_requests(door: Target, form: Form) -> None:
-    workers, nginx = door.python_workers(), door.nginx_workers()
-    with ThreadPoolExecutor(16) as pool:
-        statuses = set(pool.map(lambda seed: send_random(door, form, seed), range(RANDOM_REQUESTS)))
-    assert door.python_workers() == workers
-    assert door.nginx_workers() == nginx
-    eventually(lambda: not list(door.bodies.iterdir()))
-    # Answers of the model may take longer than these clients wait.
-    assert 400 in statuses
-    assert not {s for s in statuses if s and s >= 500}, statuses
-    assert form.post(door.url, b"no image").status_code in form.bad
-
-
-CHECKS = [check_cut_off_bodies, check_clients_that_leave, check_pipelining, check_random_requests]
+CHECKS = [check_cut_off_bodies, check_clients_that_leave, check_pipelining]

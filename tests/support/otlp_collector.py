@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
 from tests.support.answering_server import Answers, answering_server
-from tests.support.eventually import eventually
 
 
 class Collector:
@@ -44,11 +43,6 @@ class Collector:
         """The attributes of each export's resource."""
         every = [one.resource.attributes for one in self._exports()]
         return [{one.key: one.value.string_value for one in attributes} for attributes in every]
-
-    def wait_for(self, is_found: Callable[[Span], bool], count: int = 1) -> list[Span]:
-        """Waits until `count` such spans have arrived; the SDK exports every 5 s."""
-        eventually(lambda: sum(map(is_found, self.spans)) >= count)
-        return [span for span in self.spans if is_found(span)]
 
 
 @contextmanager

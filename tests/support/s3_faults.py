@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import re
+import socket
 import threading
-from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from http.client import HTTPConnection, HTTPException
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-CHUNK_BYTES = 1 << 16
 PASS, UNANSWERED, REFUSED = "pass", "unanswered", "refused"
 SLOW_DOWN, HANGING, DENIED = "slow-down", "hanging", "denied"
 OUTAGES = (REFUSED, SLOW_DOWN, HANGING, DENIED)
@@ -19,8 +19,7 @@ LOGIN_PAGE, TRUNCATED = "login page", "truncated"
 SKEWED, TIMED_OUT, DAMAGED = "wrong clock", "slow upload", "damaged body"
 MOVED, NO_CHECKSUMS = "another region", "no checksums"
 # An ETag of an object that S3 has encrypted by KMS is not its MD5.
-MD5_ETAG = re.compile(rb'(?i)\r\netag: "[0-9a-f]{32}"')
-KMS_ETAG = b'\r\nETag: "%s"' % (b"0" * 32)
+KMS_ETAG = f'"{"0" * 32}"'
 
 
 def _error(code: str, message: str) -> str:
@@ -51,23 +50,18 @@ WRONG = tuple(mode for mode in ANSWERS if mode not in OUTAGES)
 class FaultProxy:
     """Passes requests through, refuses connections, answers with errors, or never answers.
 
-    A TCP proxy on loopback, in a thread of its own. Bytes pass unchanged, so signatures stay valid:
-    the client signs for the proxy's address. UNANSWERED passes requests through, but not their
-    answers.
+    An HTTP proxy on loopback. Heads and bodies pass unchanged, so signatures stay valid: the client
+    signs for the proxy's address. UNANSWERED passes requests through, but not their answers.
 
     Args:
         has_kms: the ETags of answers are those of a bucket that S3 encrypts by KMS.
     """
 
     def __init__(self, upstream_url: str, has_kms: bool = False) -> None:
-        self._has_kms = has_kms
-        parts = urlsplit(upstream_url)
-        self._upstream = (parts.hostname, parts.port)
-        self._mode, self._port = PASS, 0
-        self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[Any]] = set()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self.upstream, self.has_kms = urlsplit(upstream_url).netloc, has_kms
+        self.mode, self._port = PASS, 0
+        self._server: ThreadingHTTPServer | None = None
+        self.connections: set[socket.socket] = set()
 
     @property
     def endpoint_url(self) -> str:
@@ -75,103 +69,78 @@ class FaultProxy:
         return f"http://127.0.0.1:{self._port}"
 
     def __enter__(self) -> FaultProxy:
-        self._thread.start()
-        self.call(self.listen())
+        self.set_mode(PASS)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.call(self.hang_up())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def call(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs a coroutine on the proxy's thread."""
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=10)
-
-    async def listen(self) -> None:
-        """Accepts connections, on the same port as before."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
-
-    async def hang_up(self) -> None:
-        """Accepts no more connections and closes the open ones."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for task in list(self._connections):
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        try:
-            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-                await self.answer(reader, writer)
-        except asyncio.CancelledError:
-            # `hang_up` cancelled it, which asyncio would log as an error.
-            return
-        finally:
-            self._connections.discard(task)
-            writer.close()
+        self.set_mode(REFUSED)
 
     def set_mode(self, mode: str) -> None:
-        """Changes the mode and closes open connections."""
-        self.call(self._switch(mode))
-
-    async def _switch(self, mode: str) -> None:
-        self._mode = mode
-        await self.hang_up()
+        """Changes the mode and closes open connections; the port stays the same."""
+        self.mode = mode
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+        for connection in list(self.connections):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
         if mode != REFUSED:
-            await self.listen()
+            self._server = ThreadingHTTPServer(("127.0.0.1", self._port), partial(Handler, self))
+            self._port = self._server.server_port
+            threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serves one connection as the mode says."""
-        if self._mode == HANGING:
-            while await reader.read(CHUNK_BYTES):
-                pass
-        elif self._mode in ANSWERS:
-            await _answer_error(reader, writer, self._mode)
+
+class Handler(BaseHTTPRequestHandler):
+    """Serves one connection as the proxy's mode says."""
+
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, proxy: FaultProxy, *connection: Any) -> None:
+        self._proxy = proxy
+        with suppress(OSError, HTTPException):  # a connection that was closed meanwhile
+            super().__init__(*connection)
+
+    def setup(self) -> None:
+        super().setup()
+        self._proxy.connections.add(self.connection)
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        mode = self._proxy.mode
+        if mode in ANSWERS:
+            status, text = ANSWERS[mode]
+            head = f"HTTP/1.1 {status}\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n"
+            answer = (head + text).encode()
+            self.wfile.write(answer[: len(answer) // 2] if mode == TRUNCATED else answer)
+            self.close_connection = True
+        elif mode == HANGING:
+            self.rfile.read(1)
         else:
-            up_reader, up_writer = await asyncio.open_connection(*self._upstream)
-            try:
-                answers = _copy(up_reader, writer, self._change)
-                await asyncio.gather(_copy(reader, up_writer, bytes), answers)
-            finally:
-                up_writer.close()
+            self._pass_on(body, is_answered=mode != UNANSWERED)
 
-    def _change(self, data: bytes) -> bytes:
-        """Returns what a client hears of an answer; with UNANSWERED `100 Continue` alone."""
-        if self._mode == UNANSWERED and not data.startswith(b"HTTP/1.1 100 "):
-            return b""
-        return MD5_ETAG.sub(KMS_ETAG, data) if self._has_kms else data
+    do_GET = do_POST = do_HEAD = do_DELETE = do_PUT
 
+    def _pass_on(self, body: bytes, is_answered: bool) -> None:
+        del self.headers["expect"]  # it is answered
+        upstream = HTTPConnection(self._proxy.upstream)
+        upstream.request(self.command, self.path, body, dict(self.headers))
+        reply = upstream.getresponse()
+        content = reply.read()
+        upstream.close()
+        if not is_answered:
+            self.rfile.read(1)
+            return
+        if self._proxy.has_kms and "etag" in reply.headers:
+            reply.headers.replace_header("etag", KMS_ETAG)
+        if self.command != "HEAD":
+            del reply.headers["transfer-encoding"], reply.headers["content-length"]
+            reply.headers["content-length"] = str(len(content))
+        self.send_response_only(reply.status, reply.reason)
+        for name, value in reply.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
 
-async def _copy(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, change: Callable[[bytes], bytes]
-) -> None:
-    while data := await reader.read(CHUNK_BYTES):
-        writer.write(change(data))
-        await writer.drain()
-    writer.close()
-
-
-async def _answer_error(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mode: str
-) -> None:
-    """Reads the whole request first, so that the client gets the answer and no broken pipe."""
-    status, body = ANSWERS[mode]
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
-    if "expect: 100-continue" in head:
-        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    for line in head.split("\r\n"):
-        if line.startswith("content-length:"):
-            await reader.readexactly(int(line.split(":")[1]))
-    answer = (
-        f"HTTP/1.1 {status}\r\nContent-Type: application/xml\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode()
-    )
-    writer.write(answer[: len(answer) // 2] if mode == TRUNCATED else answer)
-    await writer.drain()
+    def log_message(self, *_: object) -> None:
+        pass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 
@@ -15,7 +14,6 @@ from tests.support.eventually import eventually
 from tests.support.front import FrontProcess, check_addresses, read_counts
 from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
-from tests.support.strace import traced
 
 pytestmark = pytest.mark.server
 
@@ -128,21 +126,6 @@ def test_every_printed_address_leads_to_the_door(door: FrontProcess) -> None:
     addresses = door.addresses.values()
     check_addresses(addresses)
     assert {find_door(url) for url in addresses} == {door.run}
-
-
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-def test_a_worker_opens_nothing_but_bodies(door: FrontProcess, http: httpx.Client) -> None:
-    for _ in range(20):
-        http.post(PATH, content=LARGE)
-    with traced(door.python_workers()) as calls:
-        for _ in range(20):
-            http.post(PATH, content=LARGE)
-            http.post(PATH, content=SMALL)
-    # The prediction log's own thread looks for folders that others have left.
-    calls = [call for call in calls if not re.search("/spool/.*O_DIRECTORY", call)]
-    opened = [re.search(r'openat\(\d+, "(\d+)", O_RDONLY', call) for call in calls]
-    assert [call for call, body in zip(calls, opened) if body is None] == []
-    assert len(opened) == 40
 
 
 def test_clients_uuid_starts_the_requests_id(torchserve_door: FrontProcess) -> None:
