@@ -14,14 +14,12 @@ import inspect
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Union
-
-from offpath.handler.contract import Request
 
 Seconds = Mapping[str, float]
 FOREIGN_PACKAGES = ("ts", "torch", "torchvision", "builtins", "abc")
@@ -46,36 +44,6 @@ class LoadedHandler:
 
     entry: Callable[..., Any]
     context: Any = None
-
-    def make_arguments(self, batch: Sequence[Request]) -> tuple[Any, ...]:
-        """Makes the arguments of `entry`; for TorchServe's as ts/service.py does."""
-        if self.context is None:
-            return (batch,)
-        from ts.service import Service
-
-        # The form that ts/protocol/otf_message_handler.py decodes.
-        headers, rows, ids = Service.retrieve_data_for_inference(
-            [
-                {
-                    "requestId": one.id.encode(),
-                    "headers": [{"name": b"content-type", "value": b"image/jpeg"}],
-                    "parameters": [
-                        {"name": "body", "contentType": "image/jpeg", "value": one.body}
-                    ],
-                }
-                for one in batch
-            ]
-        )
-        self.context.request_ids = self.context.metrics.request_ids = ids
-        self.context.request_processor = headers
-        self.context.cl_socket = None
-        return list(rows), self.context
-
-    def read_statuses(self, replies: Sequence[Any]) -> list[int | None]:
-        """Returns the replies' statuses; None where TorchServe's handler has set none."""
-        if self.context is None:
-            return [reply.status for reply in replies]
-        return [one.get_response_status_code() for one in self.context.request_processor]
 
     @property
     def instance(self) -> Any:

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -222,7 +223,7 @@ class Driver:
         """
         for _ in range(batches):
             batch = list(itertools.islice(self._requests, self._batch_size))
-            arguments = self._handler.make_arguments(batch)
+            arguments = make_arguments(self._handler.context, batch)
             # Only the call is inside the clock.
             with collector.watching():
                 start = time.perf_counter()
@@ -234,9 +235,40 @@ class Driver:
                     f"the handler answered {len(batch)} requests with {found[:200]}; expected a"
                     f" list of {len(batch)}"
                 )
-            statuses = self._handler.read_statuses(replies)
+            statuses = read_statuses(self._handler.context, replies)
             self.refused += sum(status not in (None, 200) for status in statuses)
             yield BatchSample(len(batch), total_s, collector.take_batch())
+
+
+def make_arguments(context: Any, batch: Sequence[Request]) -> tuple[Any, ...]:
+    """Makes the arguments of a call; with TorchServe's context as ts/service.py does."""
+    if context is None:
+        return (batch,)
+    from ts.service import Service
+
+    # The form that ts/protocol/otf_message_handler.py decodes.
+    kind, header = "image/jpeg", {"name": b"content-type", "value": b"image/jpeg"}
+    headers, rows, ids = Service.retrieve_data_for_inference(
+        [
+            {
+                "requestId": one.id.encode(),
+                "headers": [header],
+                "parameters": [{"name": "body", "contentType": kind, "value": one.body}],
+            }
+            for one in batch
+        ]
+    )
+    context.request_ids = context.metrics.request_ids = ids
+    context.request_processor = headers
+    context.cl_socket = None
+    return list(rows), context
+
+
+def read_statuses(context: Any, replies: Sequence[Any]) -> list[int | None]:
+    """Returns the replies' statuses; None where TorchServe's handler has set none."""
+    if context is None:
+        return [reply.status for reply in replies]
+    return [one.get_response_status_code() for one in context.request_processor]
 
 
 def make_requests(images: Sequence[bytes]) -> Iterator[Request]:
