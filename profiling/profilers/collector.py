@@ -37,12 +37,13 @@ class LoadedHandler:
     """A handler that is ready for requests.
 
     Attributes:
-        entry: the function that the worker calls, `entry(rows, context)`.
-        context: TorchServe's context of the handler.
+        entry: the function that a server calls: `classify(requests)` of our own archive, else
+            `entry(rows, context)`.
+        context: TorchServe's context of the handler; None for our own archive.
     """
 
-    entry: Callable[[list[dict[str, Any]], Any], Any]
-    context: Any
+    entry: Callable[..., Any]
+    context: Any = None
 
     @property
     def instance(self) -> Any:

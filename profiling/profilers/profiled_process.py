@@ -1,9 +1,9 @@
 """A handler in a process of its own, which profiles it and writes what was found as JSON.
 
-No server runs. The process loads the handler as TorchServe's worker does, with a real context and
-real metrics: the archive's folder goes first on the import path, and what a handler does to its
-process (threads, allocator, logging) affects no other handler. All handlers of a run get the same
-images in the same order. Each body is a new bytearray, as the worker's protocol delivers it.
+No server runs. What a handler does to its process (threads, allocator, logging) affects no other
+handler. Our own archive is loaded and called as a classifier (handler/contract.py). Somebody else's
+handler is loaded as TorchServe's worker does, with a real context and real metrics. All handlers of
+a run get the same images in the same order. Each body is a new bytearray, as a server delivers it.
 
 The process gets its job on stdin. Whatever the handler prints goes to a log file, and the end of
 that log is quoted when the process dies.
@@ -34,8 +34,8 @@ from typing import Any
 import msgspec
 
 import offpath
-from offpath.archive.torchserve_metrics import make_default_metrics
 from offpath.errors import ExpectedError
+from offpath.handler.contract import Request
 from offpath.profiling.profilers.collector import (
     BatchSample,
     Collector,
@@ -44,6 +44,7 @@ from offpath.profiling.profilers.collector import (
     LoadedHandler,
 )
 from offpath.profiling.profilers.handler_profilers import PROFILERS
+from offpath.serving.service.archived_classifier import ENTRY_FILE, load_classifier, load_entry
 
 MODULE = "offpath.profiling.profilers.profiled_process"
 MODEL_NAME = "classifier"
@@ -163,28 +164,30 @@ def try_job(job: ProfileJob) -> Profile:
 
 def load_handler(spec: HandlerSpec) -> LoadedHandler:
     """Loads and initialises the handler. Errors of the handler itself pass through."""
-    # As TorchServe starts a worker: working folder, import path, log on stdout.
     os.chdir(spec.folder)
-    sys.path.insert(0, spec.folder)
     logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
     import torch
-    from ts.model_loader import ModelLoaderFactory
 
     torch.set_num_threads(1)
+    folder, gpu = Path(spec.folder), 0 if torch.cuda.is_available() else None
+    # A custom handler that overrides `handle` needs TorchServe.
+    if spec.entry == ENTRY_FILE and not hasattr(load_entry(folder / ENTRY_FILE).BASE, "handle"):
+        return LoadedHandler(load_classifier(folder, spec.batch_size, gpu).classify)
+    return load_as_torchserve(spec, gpu)
+
+
+def load_as_torchserve(spec: HandlerSpec, gpu: int | None) -> LoadedHandler:
+    """Loads a handler as TorchServe's worker does: the archive is first on the import path."""
+    from ts.model_loader import TsModelLoader
+
+    from offpath.archive.torchserve_metrics import make_default_metrics
+
+    sys.path.insert(0, spec.folder)
     if spec.entry == ENTRY:
         # The loader would report an import that fails as a missing handler.
         importlib.import_module(Path(ENTRY).stem)
-    gpu_id = 0 if torch.cuda.is_available() else None
-    service = ModelLoaderFactory.get_model_loader().load(
-        MODEL_NAME,
-        spec.folder,
-        spec.entry,
-        gpu_id,
-        spec.batch_size,
-        None,
-        True,
-        make_default_metrics(),
-    )
+    load, metrics = TsModelLoader().load, make_default_metrics()
+    service = load(MODEL_NAME, spec.folder, spec.entry, gpu, spec.batch_size, None, True, metrics)
     service.set_cl_socket(None)
     return LoadedHandler(service._entry_point, service.context)
 
@@ -219,54 +222,63 @@ class Driver:
         Raises ExpectedError if the handler does not return one reply per request.
         """
         for _ in range(batches):
-            rows = self._next_rows()
-            # Only `handle` is inside the clock.
+            batch = list(itertools.islice(self._requests, self._batch_size))
+            arguments = make_arguments(self._handler.context, batch)
+            # Only the call is inside the clock.
             with collector.watching():
                 start = time.perf_counter()
-                replies = self._handler.entry(rows, self._handler.context)
+                replies = self._handler.entry(*arguments)
                 total_s = time.perf_counter() - start
-            self._check(replies, len(rows))
-            yield BatchSample(len(rows), total_s, collector.take_batch())
-
-    def _next_rows(self) -> list[dict[str, Any]]:
-        """Prepares the context for the next batch, as ts/service.py does before each call."""
-        from ts.service import Service
-
-        batch = list(itertools.islice(self._requests, self._batch_size))
-        headers, rows, ids = Service.retrieve_data_for_inference(batch)
-        context = self._handler.context
-        context.request_ids = ids
-        context.request_processor = headers
-        context.metrics.request_ids = ids
-        context.cl_socket = None
-        return list(rows)
-
-    def _check(self, replies: object, count: int) -> None:
-        if not isinstance(replies, list) or len(replies) != count:
-            found = f"{len(replies)} replies" if isinstance(replies, list) else repr(replies)
-            raise ExpectedError(
-                f"the handler answered {count} requests with {found[:200]}; expected a list of"
-                f" {count}"
-            )
-        processors = self._handler.context.request_processor
-        self.refused += sum(
-            processor.get_response_status_code() not in (None, 200) for processor in processors
-        )
+            if not isinstance(replies, list) or len(replies) != len(batch):
+                found = f"{len(replies)} replies" if isinstance(replies, list) else repr(replies)
+                raise ExpectedError(
+                    f"the handler answered {len(batch)} requests with {found[:200]}; expected a"
+                    f" list of {len(batch)}"
+                )
+            statuses = read_statuses(self._handler.context, replies)
+            self.refused += sum(status not in (None, 200) for status in statuses)
+            yield BatchSample(len(batch), total_s, collector.take_batch())
 
 
-def make_requests(images: Sequence[bytes]) -> Iterator[dict[str, Any]]:
-    """Yields requests without end, in the form that ts/protocol/otf_message_handler.py decodes."""
+def make_arguments(context: Any, batch: Sequence[Request]) -> tuple[Any, ...]:
+    """Makes the arguments of a call; with TorchServe's context as ts/service.py does."""
+    if context is None:
+        return (batch,)
+    from ts.service import Service
+
+    # The form that ts/protocol/otf_message_handler.py decodes.
+    kind, header = "image/jpeg", {"name": b"content-type", "value": b"image/jpeg"}
+    headers, rows, ids = Service.retrieve_data_for_inference(
+        [
+            {
+                "requestId": one.id.encode(),
+                "headers": [header],
+                "parameters": [{"name": "body", "contentType": kind, "value": one.body}],
+            }
+            for one in batch
+        ]
+    )
+    context.request_ids = context.metrics.request_ids = ids
+    context.request_processor = headers
+    context.cl_socket = None
+    return list(rows), context
+
+
+def read_statuses(context: Any, replies: Sequence[Any]) -> list[int | None]:
+    """Returns the replies' statuses; None where TorchServe's handler has set none."""
+    if context is None:
+        return [reply.status for reply in replies]
+    return [one.get_response_status_code() for one in context.request_processor]
+
+
+def make_requests(images: Sequence[bytes]) -> Iterator[Request]:
+    """Yields requests without end."""
     # All handlers get the same images in the same order.
     chance = random.Random(0)
     order = chance.sample(range(len(images)), len(images))
     for index in itertools.cycle(order):
         request_id = uuid.UUID(int=chance.getrandbits(128), version=4)
-        body = bytearray(images[index])
-        yield {
-            "requestId": str(request_id).encode(),
-            "headers": [{"name": b"content-type", "value": b"image/jpeg"}],
-            "parameters": [{"name": "body", "contentType": "image/jpeg", "value": body}],
-        }
+        yield Request(bytearray(images[index]), str(request_id), {"content-type": "image/jpeg"})
 
 
 def make_shortener(folder: str) -> Callable[[str], str]:

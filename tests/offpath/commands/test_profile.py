@@ -79,6 +79,17 @@ def test_the_page_of_a_flame_graph_contains_it(profile, tmp_path):
     assert read_page(shown).loads == ["iframe"]
 
 
+@pytest.mark.parametrize("kind", ["stages", "lines"])
+def test_our_own_archive_is_profiled_without_torchserve(profile, tmp_path, monkeypatch, kind):
+    (tmp_path / "ts.py").write_text("raise ImportError('torchserve is not here')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    saved, _ = profile(kind, "--requests", 16)
+    metrics = {row.metric for row in saved.rows}
+    assert kind == "lines" or {"stage_ms.decode", "stage_ms.inference"} < metrics
+    files = {line["file"] for line in saved.details.get("lines", {}).get("offpath", [])}
+    assert kind == "stages" or "handler/classifier.py" in files
+
+
 def test_lines_show_the_users_file_first_and_fold_ours_behind_it():
     ours = LineSample("decode", "handler/pipeline.py", 7, 1000, 5.0, "pixels = decode(body)")
     mine = LineSample("Mine.postprocess_item", "my_handler.py", 3, 1000, 0.001, "return verdict")
