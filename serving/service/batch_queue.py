@@ -12,8 +12,8 @@ from typing import Any
 Waiting = tuple[Any, "asyncio.Future[Any]"]
 # Of a reply that `handle` leaves out: the request is handled again, as a batch of its own.
 ALONE = None
-# Measured: docs/research/2026-11-28-batches-by-work.md.
-BATCH_READ_S = float(__import__("os").environ.get("B_S", "0.025"))
+# Two of the large photographs: docs/research/2026-11-28-full-servers.md.
+BATCH_READ_S = 0.025
 
 
 class BatchQueue:
@@ -120,7 +120,8 @@ class BatchQueue:
                 if not first[1].cancelled():
                     batch.append(first)
                     read_s += self._predict_s(first[0])
-            if len(batch) == self._most or read_s > BATCH_READ_S:
+            is_long = len(batch) > 1 and read_s > BATCH_READ_S
+            if is_long or len(batch) == self._most:
                 return batch, True
             try:
                 if len(batch) < self._expected:

@@ -15,11 +15,17 @@ MAX_WAIT_S = 60.0
 def test_costs_are_learned_per_byte_and_per_request() -> None:
     costs, small, large = Costs(MAX_WAIT_S), Request(b"1" * 10), Request(b"1" * 100)
     assert costs.predict_read_s(large) == costs.predict_wait_s(100) == 0.0
-    costs.learn([small, small], 0.5, 0.2)
-    assert costs.predict_read_s(large) == pytest.approx(1.0)
+    costs.learn([small, small], 0.5, 0.4)
+    assert costs.predict_read_s(large) == pytest.approx(2.0)
     assert costs.predict_wait_s(4) == pytest.approx(1.0)
-    costs.learn([large], 10.0, 5.0)
-    assert 1.0 < costs.predict_read_s(large) < 2.0
+    costs.learn([large], 10.0, 9.0)
+    assert 2.0 < costs.predict_read_s(large) < 3.0
+
+
+def test_reading_closes_no_batches_of_a_slow_model() -> None:
+    costs, request = Costs(MAX_WAIT_S), Request(b"1")
+    costs.learn([request], 1.0, 0.5)
+    assert costs.predict_read_s(request) == 0.0
 
 
 def test_a_body_of_the_front_door_is_as_large_as_its_file(tmp_path: Path) -> None:
