@@ -223,7 +223,7 @@ async def predict(service: ModelService, body: bytes) -> Reply:
 
 
 @guarantee(
-    "A costly image",
+    "Costly images",
     "serving/service/model_service.py",
     "if reply.status == LEFT:",
     "if False:",
@@ -246,7 +246,7 @@ def test_a_costly_image_is_read_beside_the_batches_and_few_of_them_wait() -> Non
 
 
 @guarantee(
-    "More requests than can be answered",
+    "More requests than the queue holds",
     "serving/service/model_service.py",
     "if self.wait_s > self.costs.max_wait_s:",
     "if False:",
