@@ -164,7 +164,7 @@ class App:
                 else:
                     reply = Refused(FOREIGN_NAME).reply
             except ProtocolClosed:
-                return  # the client has left
+                return  # the client has left in the middle of its body
         out = list(reply.headers.items())
         if self.balance.surplus > 0:
             self.balance.surplus -= 1

@@ -15,11 +15,11 @@ MAX_WAIT_S = 60.0
 def test_costs_are_learned_per_byte_and_per_request() -> None:
     costs, small, large = Costs(MAX_WAIT_S), Request(b"1" * 10), Request(b"1" * 100)
     assert costs.predict_read_s(large) == costs.predict_wait_s(100) == 0.0
-    costs.learn([small, small], 0.5, 0.4)
-    assert costs.predict_read_s(large) == pytest.approx(2.0)
+    costs.learn([small, small], 0.5, 0.45)
+    assert costs.predict_read_s(large) == pytest.approx(2.25)
     assert costs.predict_wait_s(4) == pytest.approx(1.0)
     costs.learn([large], 10.0, 9.0)
-    assert 2.0 < costs.predict_read_s(large) < 3.0
+    assert 2.25 < costs.predict_read_s(large) < 3.0
 
 
 def test_reading_closes_no_batches_of_a_slow_model() -> None:
