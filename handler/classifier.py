@@ -38,7 +38,7 @@ from offpath.handler.process.worker_setup import keep_freed_memory, use_device
 from offpath.handler.reply import encode_error, encode_prediction
 from offpath.handler.request.body_from_front_door import DoorBodies
 from offpath.handler.serving_settings import ServingSettings
-from offpath.handler.stages import BatchTimings, Stage, format_server_timing
+from offpath.handler.stages import BatchTimings, Stage, StageTimer, format_server_timing
 from offpath.handler.wire_names import EXPLAIN_HEADER, WARM_UP_VARIABLE
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ class OffpathClassifier:
         self.metrics.start(len(self._choice.lost))
         self._tracer = self._make_tracer()
         self._health = ModelHealth()
+        self.timings = StageTimer().read()
 
     def read(self, request: Request) -> Item:
         late = self._deadlines.refuse_late([request])

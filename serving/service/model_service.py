@@ -57,6 +57,8 @@ from offpath.serving.service.messages import (
 logger = logging.getLogger(__name__)
 # How often a client of several images is looked for.
 LEFT_CHECK_S = 0.25
+# Batches whose requests are accepted whatever their predicted wait is.
+TRIED_BATCHES = 2
 # Seconds for which a refusal is held back, and the most of them at a time.
 HELD_S, MAX_HELD = 1.0, 2000
 # Room for the text of a form or of JSON around the image.
@@ -333,7 +335,9 @@ class ModelService:
         from the requests that wait.
         """
         try:
-            if self.wait_s > self.costs.max_wait_s:
+            # A prediction may be wrong after one slow batch, so some requests are always tried.
+            is_long = self.requests >= TRIED_BATCHES * self._settings.batch_size
+            if is_long and self.wait_s > self.costs.max_wait_s:
                 raise Refused(BUSY, self.wait_s)
             self._check_queue()
         except Refused as refused:

@@ -35,6 +35,7 @@ def classifier(loading: None, model_dir: Path) -> Iterator[OffpathClassifier]:
     loaded.initialize(
         make_context(model_dir, metrics_interval_s=3600, threads=1, explanations=True)
     )
+    assert loaded.read_s == 0.0  # a server may ask before the first batch
     yield loaded
     loaded.close()
 

@@ -15,16 +15,28 @@ MAX_WAIT_S = 60.0
 def test_costs_are_learned_per_byte_and_per_request() -> None:
     costs, small, large = Costs(MAX_WAIT_S), Request(b"1" * 10), Request(b"1" * 100)
     assert costs.predict_read_s(large) == costs.predict_wait_s(100) == 0.0
-    costs.learn([small, small], 0.5, 0.45)
+    for _ in range(50):
+        costs.learn([small, small], 0.5, 0.45)
     assert costs.predict_read_s(large) == pytest.approx(2.25)
     assert costs.predict_wait_s(4) == pytest.approx(1.0)
-    costs.learn([large], 10.0, 9.0)
+    costs.learn([large], 10.0, 9.5)
     assert 2.25 < costs.predict_read_s(large) < 3.0
+
+
+def test_one_slow_batch_is_soon_forgotten() -> None:
+    costs, request = Costs(MAX_WAIT_S), Request(b"1")
+    costs.learn([request], 10.0, 1.0)
+    for _ in range(16):
+        costs.learn([request], 0.1, 0.1)
+    assert costs.predict_wait_s(1) < 0.3
+    costs.learn([request], 10.0, 1.0)
+    assert costs.predict_wait_s(1) < 0.3
 
 
 def test_reading_closes_no_batches_of_a_slow_model() -> None:
     costs, request = Costs(MAX_WAIT_S), Request(b"1")
-    costs.learn([request], 1.0, 0.5)
+    for _ in range(50):
+        costs.learn([request], 1.0, 0.5)
     assert costs.predict_read_s(request) == 0.0
 
 
