@@ -38,11 +38,6 @@ class BatchOptions:
         "archive's number per GPU]",
         type=click.IntRange(1, 1024),
     )
-    is_on_ray: bool = option(
-        "Run on the Ray cluster of RAY_ADDRESS. Its nodes need offpath, and must reach INPUT and "
-        "OUTPUT under the same names.",
-        "--ray",
-    )
     as_json: bool = option("Print a summary as JSON.", "--json")
 
 
@@ -110,10 +105,10 @@ def classify_all(options: BatchOptions) -> dict[str, Any]:
     archive, output = read_exportable(options.mar), options.output
     gpus, cores = archive.list_gpus(), count_cores()
     workers = options.workers or len(gpus) * archive.serving.workers or cores
-    threads = 1 if options.is_on_ray else max(1, cores // workers)
     s3 = read_s3_options()
     # Base64 takes a third more bytes than the image in it.
     max_bytes = 2 * archive.handler.max_payload_bytes
+    threads = max(1, cores // workers)
     job = Job(output, archive.serving.batch_size, threads, gpus, s3, max_bytes)
     storage = Storage(s3)
     digest = hashlib.sha256(options.mar.read_bytes()).hexdigest()
@@ -126,7 +121,7 @@ def classify_all(options: BatchOptions) -> dict[str, Any]:
         left = sum(map(len, missing.values()))
         elapsed_s = 0.0
         if missing:
-            elapsed_s = _run(job, workers, options, missing, total)
+            elapsed_s = _run(job, workers, options.mar, missing, total)
         errors = count_results(storage, output, parts)
     answered = errors.pop(None, 0)
     return {
@@ -145,11 +140,13 @@ def classify_all(options: BatchOptions) -> dict[str, Any]:
 def _run(
     job: Job,
     workers: int,
-    options: BatchOptions,
+    mar: Path,
     parts: dict[str, list[str]],
     total: int,
 ) -> float:
     """Runs the parts under a bar; returns the seconds since the first was begun."""
+    from offpath.serving.offline.part_runner import run_parts
+
     done = total - sum(map(len, parts.values()))
     first_s = math.inf
     with counting_bar("classifying") as show:
@@ -160,12 +157,5 @@ def _run(
             done, first_s = done + len(parts[part]), min(first_s, began_s)
             show(done, total)
 
-        if options.is_on_ray:
-            from offpath.deploy.ray.offline import run_parts_on_ray
-
-            run_parts_on_ray(job, options.mar, options.workers, parts, on_part)
-        else:
-            from offpath.serving.offline.part_runner import run_parts
-
-            run_parts(job, options.mar, workers, parts, on_part)
+        run_parts(job, mar, workers, parts, on_part)
     return time.monotonic() - first_s

@@ -61,7 +61,7 @@ class Job:
         output: folder or s3://bucket/prefix of the results.
         batch_size: images per batch.
         threads: threads per worker.
-        gpus: indexes of the GPUs that the workers take in turn; none for the CPU. Ray ignores them.
+        gpus: indexes of the GPUs that the workers take in turn; none for the CPU.
         max_bytes: size of the largest file that is read, because it stays in memory.
     """
 
