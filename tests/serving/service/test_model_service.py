@@ -174,6 +174,42 @@ def test_images_of_a_client_that_has_left_are_not_decoded(tmp_path: Path) -> Non
     assert len(handler.handled) == 4  # the first batch
 
 
+@guarantee(
+    "Many images in one request",
+    "serving/service/model_service.py",
+    "        await self._wait_for_others(client, max_of_client)\n",
+    "",
+)
+def test_a_client_with_many_images_is_read_when_it_has_fewer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(model_service, "LEFT_CHECK_S", 0.02)
+    read: list[int] = []
+
+    def note(body: bytes, headers: Mapping[str, str], images: int) -> Inference:
+        read.append(len(body))
+        return read_v1(body, headers, images)
+
+    monkeypatch.setitem(READERS, "v1", note)
+
+    async def run() -> None:
+        handler = Waiting()
+        service = make_service(handler)
+        sent = [asyncio.ensure_future(ask(service, "192.0.2.1", 4))]
+        while service.requests < 4:
+            await asyncio.sleep(0.001)
+        sent.append(asyncio.ensure_future(ask(service, "192.0.2.1", 3)))
+        other = asyncio.ensure_future(ask(service, "192.0.2.2", 1))
+        while len(read) < 2:
+            await asyncio.sleep(0.001)
+        handler.may_go.set()
+        assert [(await one).status for one in (*sent, other)] == [200, 200, 200]
+        assert read == [len(make_body(n)) for n in (4, 1, 3)]
+        await asyncio.to_thread(service.close)
+
+    asyncio.run(run())
+
+
 @guarantee("Costly JSON, base64 and forms")
 def test_bodies_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     running, most, handler = 0, 0, Waiting()
