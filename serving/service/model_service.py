@@ -354,8 +354,10 @@ class ModelService:
         except Refused as refused:
             if refused.kind == BUSY and self._open_request is None and self._held < MAX_HELD:
                 self._held += 1
-                await asyncio.sleep(HELD_S)
-                self._held -= 1
+                try:
+                    await asyncio.sleep(HELD_S)
+                finally:  # also where the client has left
+                    self._held -= 1
             raise
 
     def _check_queue(self, requests: int = 1) -> None:

@@ -291,6 +291,7 @@ def test_a_request_that_would_wait_too_long_is_refused_late_and_unread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(model_service, "HELD_S", 0.05)
+    monkeypatch.setattr(model_service, "MAX_HELD", 1)
 
     async def body() -> AsyncIterator[bytes]:
         raise AssertionError("the body was read")
@@ -304,6 +305,10 @@ def test_a_request_that_would_wait_too_long_is_refused_late_and_unread(
         sent = [asyncio.ensure_future(predict(service, b"")) for _ in range(8)]
         while service.requests < 8:
             await asyncio.sleep(0.001)
+        left = asyncio.ensure_future(predict(service, b""))
+        await asyncio.sleep(0.01)
+        left.cancel()  # its client has left, and it is held back no more
+        await asyncio.sleep(0)
         began_s = time.monotonic()
         reply = await service.answer("POST", "/predictions/m", {}, body())
         assert reply.status == 503 and 160 <= int(reply.headers["Retry-After"]) <= 320
