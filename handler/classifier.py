@@ -131,7 +131,7 @@ class OffpathClassifier:
         ]
 
     def leave_costly(self) -> None:
-        self.pipeline.leaves_costly = True
+        self.pipeline.leave_costly()
 
     @property
     def read_s(self) -> float:

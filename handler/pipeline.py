@@ -56,9 +56,6 @@ class Pipeline:
         batch_s: seconds after which no further image of a batch is decoded; 0 is no limit. Later
             items get a 503, because TorchServe ends the worker at `responseTimeout`.
         open_request: gives a request the body that the front door has named.
-
-    Attributes:
-        leaves_costly: images that would hold up their batch are left; their error is ImageLeft.
     """
 
     def __init__(
@@ -80,8 +77,7 @@ class Pipeline:
         self._least = -sys.float_info.max if threshold is None else threshold
         self._batch_s = batch_s or math.inf
         self._open_request = open_request
-        self.leaves_costly = False
-        self._input_maker, self._batch_maker = InputMaker(config), InputMaker(config, True)
+        self._input_maker = self._batch_maker = InputMaker(config)
         if decode_together is None and config.decode == "nvjpeg":
             decode_together = find_nvjpeg(runner.device)
         self._device_decoder = None
@@ -98,6 +94,10 @@ class Pipeline:
         """The setting `decode`, or "scaled" if nvjpeg was asked for but does not work."""
         is_missing = self.config.decode == "nvjpeg" and self._device_decoder is None
         return "scaled" if is_missing else self.config.decode
+
+    def leave_costly(self) -> None:
+        """From now on leaves images that would hold up their batch; their error is ImageLeft."""
+        self._batch_maker = InputMaker(self.config, leaves_costly=True)
 
     def read(self, request: Request, end_s: float = math.inf, is_alone: bool = True) -> Item:
         """Decodes a request's image, or leaves a JPEG to the device; any thread may call this.
@@ -238,7 +238,7 @@ class Pipeline:
 
     def _decode(self, item: Item, is_alone: bool = True) -> None:
         """Decodes and resizes one item on the CPU; its thread's clock counts the seconds."""
-        maker = self._batch_maker if self.leaves_costly and not is_alone else self._input_maker
+        maker = self._input_maker if is_alone else self._batch_maker
         start = decoded = time.perf_counter()
         try:
             item.pixels, decoded = maker.make(item.payload or b"")

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 # 20 batches of 8: a slow model's window goes on until it has them, for a minute at most.
 MIN_REPLIES = 160
-PATIENCE_S = 120.0
 SECONDS = 10.0
 # Experiment of a saved run -> module whose `document_of(run, baseline)` shows it.
 EXPERIMENTS = {
@@ -119,11 +118,10 @@ class CompareOptions:
         " from the time a request was due.",
         type=click.FloatRange(0, min_open=True),
     )
-    give_up_s: float = option(
+    give_up_s: float | None = option(
         "Seconds after which a client gives up and closes its connection; its request has failed.",
         "--give-up",
         type=click.FloatRange(0.1),
-        default=PATIENCE_S,
     )
     warm_up_s: float = option(
         "Seconds of load before each window; Java compiles for tens of seconds.",
@@ -167,7 +165,7 @@ def compare(options: CompareOptions) -> None:
         rate=options.rate,
         min_replies=MIN_REPLIES if options.seconds is None else 0,
         generator=options.generator,
-        timeout_s=options.give_up_s,
+        give_up_s=options.give_up_s,
     )
     choices = Choices(
         workloads=options.workloads,

@@ -45,7 +45,6 @@ from offpath.serving.client import IMAGE_CONTENT_TYPE
 
 CHILD = "offpath.profiling.load.locust_child"
 CHARACTERS_SHOWN = 2000
-PATIENCE_S = 120.0
 # The status of a request without any HTTP reply: refused, reset, timed out.
 NO_REPLY = "none"
 # wrk reports only that a status was 400 or above, and times these replies with the others.
@@ -121,8 +120,7 @@ class Load:
         min_replies: a window of `seconds` continues until it has this many replies, for a minute
             at most.
         generator: the program that sends the load, `locust` or `wrk`.
-        timeout_s: a request without a reply after this time counts as failed, and its client
-            closes the connection.
+        give_up_s: seconds after which a client closes its connection; None for never.
     """
 
     seconds: float
@@ -130,7 +128,7 @@ class Load:
     rate: float | None = None
     min_replies: int = 0
     generator: str = "locust"
-    timeout_s: float = PATIENCE_S
+    give_up_s: float | None = None
 
     def for_window(
         self, url: str, paths: tuple[Path, ...], clients: int, **changes: Any
@@ -149,6 +147,7 @@ class WindowLoad(Load):
         more_paths: paths of the server that take requests in turn with that of `url`.
         clients: number of clients that wait for a reply at the same time. In the open loop, number
             of connections; a due request takes a free one.
+        timeout_s: a request without a reply after this time counts as failed.
         longest_s: longest window that `min_replies` may lead to.
     """
 
@@ -157,6 +156,7 @@ class WindowLoad(Load):
     clients: int
     more_paths: tuple[str, ...] = ()
     headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": IMAGE_CONTENT_TYPE})
+    timeout_s: float = 120.0
     longest_s: float = 60.0
 
     @property
@@ -199,7 +199,7 @@ def check_generator(load: Load) -> None:
             raise MissingPackage("locust", "bench")
     elif shutil.which("wrk") is None:
         raise WrongOption("wrk is not on the PATH: install it, or use --generator locust")
-    elif load.rate is not None or load.timeout_s != PATIENCE_S:
+    elif load.rate is not None or load.give_up_s is not None:
         raise WrongOption(
             "wrk has only the closed loop, whose clients never give up: leave out --rate and "
             "--give-up, or use --generator locust"
@@ -227,7 +227,7 @@ def wait_until_drained(load: WindowLoad) -> None:
             load.url,
             content=load.paths[0].read_bytes(),
             headers=dict(load.headers),
-            timeout=PATIENCE_S,
+            timeout=load.timeout_s,
             trust_env=False,
             verify=False,
         )

@@ -115,7 +115,7 @@ def make_user(load: dict[str, Any], arrivals: Arrivals | None) -> type[FastHttpU
 
     class LoadUser(FastHttpUser):  # type: ignore[misc]
         host = f"{url.scheme}://{url.netloc}"
-        network_timeout = connection_timeout = load["timeout_s"]
+        network_timeout = connection_timeout = load["give_up_s"] or load["timeout_s"]
         # A retry would hide a failure.
         max_retries = 0
 

@@ -21,9 +21,9 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from offpath.handler.contract import LEFT, Item, Reply, Request
+from offpath.handler.contract import LEFT, Classifier, Item, Model, Reply, Request
 from offpath.handler.error_kinds import ENDS_WORKERS
 from offpath.handler.wire_names import BODY_HEADER, CLIENT_HEADER
 from offpath.serving.service.batch_queue import ALONE
@@ -105,20 +105,20 @@ class WatchedModel:
     """The model of a worker, which notes what is in work and answers suspects alone.
 
     Args:
-        model: a Classifier, or another archive's handler, which has only the calls of Model.
         count_refused: is called for each image that is refused.
         open_request: gives a request the body that the front door has named; None without a door.
     """
 
     def __init__(
         self,
-        model: Any,
+        model: Model,
         notes: SharedNotes,
         suspects: SharedNotes,
         count_refused: Callable[[], None],
         open_request: Callable[[Request], Request] | None,
     ) -> None:
         self._model, self._notes, self._suspects = model, notes, suspects
+        self._classifier = cast(Classifier, model)  # where `classify` leaves images
         self._count_refused, self._open_request = count_refused, open_request
         self.close = model.close
         self._lock = threading.Lock()
@@ -129,26 +129,23 @@ class WatchedModel:
 
     @property
     def health(self) -> str | None:
-        health: str | None = self._model.health
-        return health
+        return self._model.health
 
     @property
     def read_s(self) -> float:
-        return float(self._model.read_s)
+        return self._model.read_s
 
     def read(self, request: Request) -> Item:
         """Reads a costly image; the lane calls this, beside the batches."""
         request = self._open(request)
         self._write(costly=[self._make_note(hash_image(find_image(request.body)), request)])
         try:
-            item: Item = self._model.read(request)
-            return item
+            return self._classifier.read(request)
         finally:
             self._write(costly=())
 
     def answer(self, items: Sequence[Item]) -> list[Reply]:
-        replies: list[Reply] = self._model.answer(items)
-        return replies
+        return self._classifier.answer(items)
 
     def classify(self, requests: Sequence[Request]) -> list[Any]:
         requests = list(map(self._open, requests))
@@ -198,9 +195,9 @@ class WatchedModel:
                     os.chmod(file, IN_WORK)
         self._write(batch=notes)
         try:
-            replies: list[Reply] = self._model.classify(requests)
+            replies = self._model.classify(requests)
             if is_suspect and replies[0].status == LEFT:  # the lane would have others beside it
-                replies = self._model.answer([self._model.read(requests[0])])
+                replies = self.answer([self._classifier.read(requests[0])])
             return replies
         finally:
             self._write(batch=())

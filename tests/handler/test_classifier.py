@@ -75,7 +75,7 @@ def test_a_costly_image_leaves_its_batch_and_counts_once(
     monkeypatch.setattr(
         classifier.metrics, "count_batch", lambda _, images, errors: counted.append(images)
     )
-    monkeypatch.setattr(classifier.pipeline, "leaves_costly", False)
+    monkeypatch.setattr(classifier.pipeline, "_batch_maker", None)  # restored at the end
     classifier.leave_costly()
     requests = [ask(body) for body in (JPEG, COSTLY, b"junk")]
     assert statuses(classifier.classify(requests)) == [200, LEFT, 415]
