@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -106,28 +107,47 @@ class OffpathClassifier:
         self.metrics.start(len(self._choice.lost))
         self._tracer = self._make_tracer()
         self._health = ModelHealth()
+        # Held while a batch is answered: the buffer, the engine and its graphs are there once.
+        self._answering = threading.Lock()
         self.timings = StageTimer().read()
 
     def read(self, request: Request) -> Item:
         late = self._deadlines.refuse_late([request])
         return Item(request, late[0]) if late else self.pipeline.read(request)
 
+    @property
+    def deadline_ms(self) -> int:
+        return self.config.deadline_ms
+
+    @property
+    def in_flight(self) -> int:
+        """2 where a batch is read while the one before is answered, else 1.
+
+        A GPU leaves the cores idle meanwhile, a model on the CPU does not. A subclass's
+        `preprocess` is called by one thread at a time.
+        """
+        is_own = type(self).preprocess is OffpathClassifier.preprocess
+        wanted = self.config.read_ahead
+        return 2 if is_own and (self.device.type == "cuda" if wanted is None else wanted) else 1
+
     def answer(self, items: Sequence[Item]) -> list[Reply]:
-        return self._answer(batch_of(items))
+        with self._answering:
+            return self._answer(batch_of(items))
 
     def classify(self, requests: Sequence[Request]) -> list[Reply]:
         try:
             batch = self.preprocess(requests)
         except Exception as error:
             batch = batch_of([Item(request) for request in requests])
-            self._fail(batch, error, is_model=False)
-        kept = [item for item in batch.items if item.status != LEFT]
-        if len(kept) == len(batch.items):
-            return self._answer(batch)
-        answered = iter(self._answer(Batch(kept, batch.timer)) if kept else ())
+            with self._answering:
+                self._fail(batch, error, is_model=False)
+        items = batch.items
+        batch.items = [item for item in items if item.status != LEFT]
+        with self._answering:
+            answered = iter(self._answer(batch) if batch.items else ())
         return [
             encode_error(item.error) if item.error and item.status == LEFT else next(answered)
-            for item in batch.items
+            for item in items
         ]
 
     def leave_costly(self) -> None:

@@ -117,6 +117,8 @@ class HandlerConfig:
     parity_bound: float = setting(0.05, number(0, 1))
     # One launch per batch instead of one per layer; costs memory for each batch size.
     cuda_graphs: bool = setting(True, flag())
+    # Decode a batch while the one before computes; None does so on a GPU.
+    read_ahead: bool | None = setting(None, optional(flag()))
     exif_orientation: bool = setting(False, flag())
     max_pixels: int = setting(50_000_000, integer(1, MAX_PIXELS))
     max_payload_bytes: int = setting(20 * 2**20, integer(1, 2**31 - 1))

@@ -122,6 +122,14 @@ class Model(Protocol):
     def read_s(self) -> float:
         """The seconds that reading the last batch took; 0 if unknown."""
 
+    @property
+    def deadline_ms(self) -> int:
+        """Milliseconds that every request has at most (deadline.py); 0 is no limit."""
+
+    @property
+    def in_flight(self) -> int:
+        """The most batches for which `classify` may be called at once, each in a thread."""
+
     def classify(self, requests: Sequence[Request]) -> list[Reply]:
         """Answers a batch, one reply per request, in order; decodes on threads of its own."""
 
@@ -130,7 +138,7 @@ class Model(Protocol):
 
 
 class Classifier(Model, Protocol):
-    """A loaded archive. Only `read` may be called from several threads at once."""
+    """A loaded archive. `read` may be called from any number of threads at once."""
 
     def leave_costly(self) -> None:
         """Lets `classify` leave images that would hold up their batch: their reply is LEFT.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from offpath.handler.contract import Request
 from offpath.handler.errors import DeadlineExceeded
@@ -46,7 +46,7 @@ class Deadlines:
     """
 
     def __init__(self, max_ms: int, clock: Callable[[], float] = time.time) -> None:
-        self._max_ms = max_ms or math.inf
+        self._max_ms = max_ms
         self._clock = clock
         self._expected_ms = 0.0
 
@@ -63,8 +63,7 @@ class Deadlines:
 
     def _judge(self, request: Request, now_s: float) -> DeadlineExceeded | None:
         headers = request.headers
-        given = [headers[name] for name in TIMEOUTS if name in headers]
-        allowed_ms = min([self._max_ms, *(int(one) for one in given if TIMEOUT.fullmatch(one))])
+        allowed_ms = read_allowed_ms(headers, self._max_ms)
         began_s = min([now_s, *(read_start(headers[name]) for name in STARTS if name in headers)])
         if request.arrived_s:
             began_s = min(began_s, now_s - (time.monotonic() - request.arrived_s))
@@ -76,6 +75,12 @@ class Deadlines:
             f"the request has {allowed_ms} ms and has waited for {waited_ms:.0f}; batches take"
             f" {self._expected_ms:.0f}"
         )
+
+
+def read_allowed_ms(headers: Mapping[str, str], max_ms: int) -> float:
+    """Returns the milliseconds that a request has: its headers', but at most `max_ms` (0: any)."""
+    given = [headers[name] for name in TIMEOUTS if name in headers]
+    return min([max_ms or math.inf, *(int(one) for one in given if TIMEOUT.fullmatch(one))])
 
 
 def read_start(text: str) -> float:

@@ -80,7 +80,7 @@ class ForeignHandler:
 
     # A handler cannot tell how its model is, but it may end its process.
     health: str | None = None
-    read_s = 0.0
+    read_s, deadline_ms, in_flight = 0.0, 0, 1
 
     def __init__(
         self,

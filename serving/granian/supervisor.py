@@ -92,8 +92,8 @@ class Supervisor:
     def __init__(self, plan: Plan, reports: socket.socket) -> None:
         self.plan = plan
         self._slots = [
-            # A batch, and a costly image beside it.
-            Slot(one, SharedNotes(one.model.settings.batch_size + 1))
+            # Two batches may be in work, and a costly image.
+            Slot(one, SharedNotes(2 * one.model.settings.batch_size + 1))
             for one in plan.workers
         ]
         self.suspects = Suspects()

@@ -121,10 +121,10 @@ class WatchedModel:
         self._classifier = cast(Classifier, model)  # where `classify` leaves images
         self._count_refused, self._open_request = count_refused, open_request
         self.close = model.close
+        self.deadline_ms, self.in_flight = model.deadline_ms, model.in_flight
         self._lock = threading.Lock()
-        # What is in work: the batch, and the costly image in the lane.
-        self._batch: Sequence[Note] = ()
-        self._costly: Sequence[Note] = ()
+        # Thread -> what it has in work: a batch, or the costly image of the lane.
+        self._in_work: dict[int, Sequence[Note]] = {}
         self._version, self._known = 0, dict[int, list[Any]]()
 
     @property
@@ -138,11 +138,11 @@ class WatchedModel:
     def read(self, request: Request) -> Item:
         """Reads a costly image; the lane calls this, beside the batches."""
         request = self._open(request)
-        self._write(costly=[self._make_note(hash_image(find_image(request.body)), request)])
+        self._write([self._make_note(hash_image(find_image(request.body)), request)])
         try:
             return self._classifier.read(request)
         finally:
-            self._write(costly=())
+            self._write(())
 
     def answer(self, items: Sequence[Item]) -> list[Reply]:
         return self._classifier.answer(items)
@@ -171,7 +171,7 @@ class WatchedModel:
         return request
 
     def _answer_suspect(self, request: Request, image: int) -> Reply:
-        end_s, refused = self._known[image]
+        end_s, refused = self._known.get(image, (0.0, ""))
         sha256 = hashlib.sha256(find_image(request.body)).hexdigest()
         is_over = time.monotonic() >= end_s
         if sha256 == refused and not is_over:
@@ -180,7 +180,7 @@ class WatchedModel:
         time.sleep(PAUSE_S)
         (reply,) = self._run([request], [self._make_note(image, request, sha256)], is_suspect=True)
         if is_over or not refused:
-            del self._known[image]  # until it is in the next death
+            self._known.pop(image, None)  # until it is in the next death
         return reply
 
     def _run(
@@ -193,22 +193,19 @@ class WatchedModel:
             if file and self._open_request is not None:
                 with contextlib.suppress(OSError):  # the client has left
                     os.chmod(file, IN_WORK)
-        self._write(batch=notes)
+        self._write(notes)
         try:
             replies = self._model.classify(requests)
             if is_suspect and replies[0].status == LEFT:  # the lane would have others beside it
                 replies = self.answer([self._classifier.read(requests[0])])
             return replies
         finally:
-            self._write(batch=())
+            self._write(())
 
-    def _write(
-        self, batch: Sequence[Note] | None = None, costly: Sequence[Note] | None = None
-    ) -> None:
+    def _write(self, notes: Sequence[Note]) -> None:
         with self._lock:
-            self._batch = self._batch if batch is None else batch
-            self._costly = self._costly if costly is None else costly
-            self._notes.write([*self._batch, *self._costly])
+            self._in_work[threading.get_ident()] = notes
+            self._notes.write([note for some in self._in_work.values() for note in some])
 
     def _make_note(self, image: int, request: Request, sha256: str = "") -> Note:
         # Without a door a client may have written the header.

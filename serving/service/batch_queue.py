@@ -17,7 +17,7 @@ BATCH_READ_S = 0.025
 
 
 class BatchQueue:
-    """A queue of requests, and the thread that answers them in batches, in the way of TorchServe.
+    """A queue of requests, and what answers them in batches, in the way of TorchServe: a thread.
 
     Whatever waits when the thread is free becomes a batch. The first request of a batch waits for
     others only where others were there a moment ago, so a lone request never waits. `serve.batch`
@@ -30,6 +30,7 @@ class BatchQueue:
     Args:
         handle: takes the requests of a batch and returns as many replies; runs in the thread. A
             reply may be ALONE if the batch has several requests.
+        threads: batches that `handle` may have at once; each has a thread.
         most: the most requests in a batch.
         delay_s: how long the first request of a batch waits at most for as many others as were in
             flight when the last batch ended.
@@ -45,15 +46,20 @@ class BatchQueue:
         delay_s: float,
         clock: Callable[[], float] = time.monotonic,
         predict_s: Callable[[Any], float] = lambda request: 0.0,
+        threads: int = 1,
     ) -> None:
         self._handle, self._most, self._delay_s = handle, most, delay_s
         self._clock, self._predict_s = clock, predict_s
-        self._since_s: float | None = None
+        # Thread -> when it began its batch.
+        self._since_s: dict[int, float] = {}
         self._expected = 1
         self._waiting: queue.SimpleQueue[list[Waiting] | None] = queue.SimpleQueue()
         self._unanswered: set[asyncio.Future[Any]] = set()
-        self._thread = threading.Thread(target=self._run, name="handler", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._run, name="handler", daemon=True) for _ in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     async def answer(self, request: Any) -> Any:
         """Returns the reply to one request; raises what `handle` raised for its batch."""
@@ -88,14 +94,15 @@ class BatchQueue:
 
     @property
     def running_s(self) -> float:
-        """Seconds since the thread began its current batch; 0 while it is idle."""
-        since_s = self._since_s
-        return 0.0 if since_s is None else self._clock() - since_s
+        """Seconds since the oldest of the current batches began; 0 without one."""
+        since_s = list(self._since_s.values())
+        return self._clock() - min(since_s) if since_s else 0.0
 
     def close(self) -> None:
-        """Answers the requests that wait, then ends the thread."""
+        """Answers the requests that wait, then ends the threads."""
         self._waiting.put(None)
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
     def _run(self) -> None:
         is_open = True
@@ -103,6 +110,7 @@ class BatchQueue:
             batch, is_open = self._gather()
             if batch:
                 self._answer(batch)
+        self._waiting.put(None)  # for the next thread
 
     def _gather(self) -> tuple[list[Waiting], bool]:
         """Returns the next batch, and False after the last one."""
@@ -141,12 +149,13 @@ class BatchQueue:
         futures = [future for _, future in waiting]
         replies: Sequence[Any] = ()
         failure: Exception | None = None
-        self._since_s = self._clock()
+        me = threading.get_ident()
+        self._since_s[me] = self._clock()
         try:
             replies = self._handle([request for request, _ in waiting])
         except Exception as error:
             failure = error
-        self._since_s = None
+        del self._since_s[me]
         self._expected = min(self._most, len(waiting) + self._waiting.qsize())
         # One call for the whole batch, because each call wakes the event loop.
         loop = futures[0].get_loop()

@@ -38,11 +38,14 @@ class Costs:
 
     Args:
         max_wait_s: no request may wait longer.
+        in_flight: batches that are answered at once.
         clock: seconds.
     """
 
-    def __init__(self, max_wait_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._max_wait_s, self._clock = max_wait_s, clock
+    def __init__(
+        self, max_wait_s: float, in_flight: int = 1, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._max_wait_s, self._in_flight, self._clock = max_wait_s, in_flight, clock
         self._read_s_per_byte = self._s_per_request = self._read_share = 0.0
         self._alike = self._patience_s = self._left_s = self._impatient_until_s = 0.0
 
@@ -50,7 +53,8 @@ class Costs:
         """Learns from a batch, which took `took_s`, of which `read_s` to read it."""
         size = max(1, sum(map(find_size, requests)))
         self._read_s_per_byte = move(self._read_s_per_byte, read_s / size)
-        self._s_per_request = move(self._s_per_request, took_s / len(requests), FORGOTTEN)
+        s_per_request = took_s / len(requests) / self._in_flight
+        self._s_per_request = move(self._s_per_request, s_per_request, FORGOTTEN)
         self._read_share += NEW * (read_s / took_s - self._read_share)
 
     def note_left(self, waited_s: float) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from offpath.handler.contract import LEFT, Classifier, Item, Model, Publish, Reply, Request
+from offpath.handler.deadline import read_allowed_ms
 from offpath.handler.error_kinds import BUSY, MODEL_GONE, TOO_MANY
 from offpath.handler.wire_names import (
     BODY_HEADER,
@@ -157,12 +159,13 @@ class ModelService:
         self._names = {"model_name": settings.name}
         if settings.version is not None:
             self._names["model_version"] = settings.version
-        self.costs = Costs(settings.response_timeout_s / 2)
+        self.costs = Costs(settings.response_timeout_s / 2, model.in_flight)
         self._batches = BatchQueue(
             self._handle,
             settings.batch_size,
             settings.max_batch_delay_ms / 1000,
             predict_s=self.costs.predict_read_s,
+            threads=model.in_flight,
         )
         # Costly images leave their batch for the lane, whose thread starts with the first one.
         self._lane, self._costly = make_lane(), 0
@@ -172,6 +175,8 @@ class ModelService:
         # Of `answer_batch`; its thread starts with the first batch.
         self._pool = ThreadPoolExecutor(1, "batch")
         self._late: Future[list[Reply]] | None = None
+        # Held by the threads that handle batches.
+        self._counting = threading.Lock()
         self._has_ended = False
         self.requests = self.answered = self._held = 0
         self.took_s = self.waited_s = 0.0
@@ -237,8 +242,8 @@ class ModelService:
             Refused: too many requests wait, the body is too large or slow, the model is gone, or
                 `read` refuses it.
         """
-        await self._check_wait()
         headers = request.headers
+        await self._check_wait(read_allowed_ms(headers, self._model.deadline_ms) / 1e3)
         client, max_of_client = self._read_client(headers)
         file = headers.get(BODY_HEADER, "") if self._open_request is not None else ""
         content = b"" if file else await self._read(body)
@@ -339,23 +344,24 @@ class ModelService:
                     parts.append(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _check_wait(self) -> None:
+    async def _check_wait(self, allowed_s: float) -> None:
         """Refuses a request whose body is not read yet, if it would wait too long or has no place.
 
+        It would wait too long for itself, too, if it only has `allowed_s`.
         Without a door a refusal comes late: clients that come back at once would take the cores
         from the requests that wait.
         """
         try:
             # A prediction may be wrong after one slow batch, so some requests are always tried.
             is_long = self.requests >= TRIED_BATCHES * self._settings.batch_size
-            if is_long and self.wait_s > self.costs.max_wait_s:
+            if is_long and self.wait_s > min(allowed_s, self.costs.max_wait_s):
                 raise Refused(BUSY, self.wait_s)
             self._check_queue()
         except Refused as refused:
             if refused.kind == BUSY and self._open_request is None and self._held < MAX_HELD:
                 self._held += 1
                 try:
-                    await asyncio.sleep(HELD_S)
+                    await asyncio.sleep(min(allowed_s, HELD_S))
                 finally:  # also where the client has left
                     self._held -= 1
             raise
@@ -379,16 +385,18 @@ class ModelService:
         self._count(requests)
 
     def _handle(self, batch: Sequence[Request | Item]) -> list[Reply]:
-        """Answers a batch of requests, and of items from the lane, in `BatchQueue`'s thread."""
+        """Answers a batch of requests, and of items from the lane, in a thread of `BatchQueue`."""
         began_s = time.monotonic()
         requests = [one for one in batch if isinstance(one, Request)]
         items = [one for one in batch if not isinstance(one, Request)]
-        self.waited_s += sum(began_s - request.arrived_s for request in requests)
+        with self._counting:
+            self.waited_s += sum(began_s - request.arrived_s for request in requests)
         try:
             replies = self._model.classify(requests) if requests else []
             if requests:
                 took_s = time.monotonic() - began_s
-                self.costs.learn(requests, took_s, self._model.read_s)
+                with self._counting:
+                    self.costs.learn(requests, took_s, self._model.read_s)
             if items:
                 read = iter(self._classifier.answer(items))
                 asked = iter(replies)

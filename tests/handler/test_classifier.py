@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +16,15 @@ from offpath.archive.models.near_free import NearFree
 from offpath.handler.classifier import OffpathClassifier
 from offpath.handler.contract import LEFT, Reply, Request
 from offpath.handler.model.batch_runner import TopK
+from offpath.handler.pipeline import Batch
 from offpath.handler.process.sick_worker import (
     MAX_FAILURES_IN_A_ROW,
     MAX_OUT_OF_MEMORY_IN_A_ROW,
     ModelHealth,
 )
-from offpath.handler.stages import Stage
+from offpath.handler.stages import Stage, StageTimer
 from tests.handler.conftest import make_context
+from tests.support.eventually import eventually
 from tests.support.guarantees import guarantee
 from tests.support.photographs import encode, find_photograph
 
@@ -95,6 +100,67 @@ def test_items_that_were_read_apart_get_the_batchs_answers_and_their_times(
     assert seconds[Stage.READ] > 0 and seconds[Stage.DECODE] > 0
     assert classifier.timings.total_s >= sum(seconds.values())
     assert classifier.timings.other_s >= 0
+
+
+class StandIn:
+    """A device that computes a batch until it may answer, while the cores are free."""
+
+    def __init__(self, classifier: OffpathClassifier) -> None:
+        self.counts: list[int] = []
+        self.may_answer = threading.Event()
+        self._run = classifier.pipeline.runner.run
+
+    def __call__(self, count: int, timer: StageTimer) -> TopK:
+        self.counts.append(count)
+        self.may_answer.wait()
+        return self._run(count, timer)
+
+
+def test_a_batch_is_read_while_the_one_before_computes(
+    loading: None, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classifier = OffpathClassifier()
+    classifier.initialize(make_context(model_dir, threads=1, read_ahead=True))
+    right = [classifier.classify([ask(body)])[0].body for body in (JPEG, PNG)]
+    device = StandIn(classifier)
+    monkeypatch.setattr(classifier.pipeline.runner, "run", device)
+    read: list[object] = []
+    make = classifier.pipeline._input_maker.make
+    monkeypatch.setattr(
+        classifier.pipeline._batch_maker,
+        "make",
+        lambda payload: (make(payload), read.append(payload))[0],
+    )
+    with ThreadPoolExecutor(classifier.in_flight) as threads:
+        first = threads.submit(classifier.classify, [ask(JPEG)])
+        eventually(lambda: device.counts)
+        second = threads.submit(classifier.classify, [ask(PNG), ask(b"junk")])
+        eventually(lambda: read[1:])
+        assert device.counts == [1]
+        device.may_answer.set()
+        assert [first.result()[0].body, second.result()[0].body] == right
+        assert statuses(second.result()) == [200, 415] and device.counts == [1, 1]
+    classifier.close()
+
+
+@pytest.mark.parametrize(
+    ("setting", "own_preprocess", "in_flight"),
+    [(None, False, 1), (True, False, 2), (True, True, 1)],
+)
+def test_how_many_batches_are_in_flight_on_a_cpu(
+    classifier: OffpathClassifier,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: bool | None,
+    own_preprocess: bool,
+    in_flight: int,
+) -> None:
+    class Own(OffpathClassifier):
+        def preprocess(self, requests: Sequence[Request]) -> Batch:
+            return super().preprocess(requests)
+
+    tried = Own() if own_preprocess else OffpathClassifier()
+    tried.config, tried.device = replace(classifier.config, read_ahead=setting), classifier.device
+    assert tried.in_flight == in_flight
 
 
 @pytest.fixture

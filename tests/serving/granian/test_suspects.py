@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -34,7 +35,8 @@ class Host:
         self.refused: list[int] = []
         self.notes, self.suspects = SharedNotes(BATCH), Suspects(clock)
         model = SimpleNamespace(
-            classify=self._answer, read=self._read, answer=self._predict, health=None, close=None
+            **{"classify": self._answer, "read": self._read, "answer": self._predict},
+            **{"health": None, "close": None, "deadline_ms": 0, "in_flight": 1},
         )
         self.model = WatchedModel(
             model, self.notes, self.suspects.shared, lambda: self.refused.append(1), None
@@ -46,7 +48,8 @@ class Host:
         return [Reply(LEFT if one.body == COSTLY else 200, {}, b"{}") for one in requests]
 
     def _read(self, request: Request) -> Item:
-        self.ask(b"beside")
+        with ThreadPoolExecutor(1) as batches:
+            batches.submit(self.ask, b"beside").result()
         return Item(request)
 
     def _predict(self, items: Sequence[Item]) -> list[Reply]:

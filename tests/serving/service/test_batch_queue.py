@@ -98,6 +98,25 @@ async def test_a_batch_closes_when_its_images_take_long_to_read():
 
 
 @in_event_loop
+async def test_a_second_thread_takes_a_batch_while_the_first_is_busy():
+    gate, clock = Gate(), Clock()
+    batches = BatchQueue(gate, 2, 0.0, clock, threads=2)
+    sent = await send(batches, 0)
+    eventually(lambda: gate.batches == [[0]])
+    clock.pass_s(5.0)
+    sent += await send(batches, 2)
+    eventually(lambda: gate.batches == [[0], [2]])
+    sent += await send(batches, 3)
+    assert batches.running_s == 5.0
+    threading.Thread(target=batches.close, daemon=True).start()
+    eventually(lambda: batches._waiting.qsize() == 2)
+    gate.may_go.set()
+    assert await asyncio.gather(*sent) == [0, 20, 30]
+    eventually(lambda: not any(thread.is_alive() for thread in batches._threads))
+    assert batches.running_s == 0.0
+
+
+@in_event_loop
 async def test_close_answers_all_but_the_requests_of_clients_that_hung_up():
     gate = Gate()
     batches = BatchQueue(gate, 1, 0.0)

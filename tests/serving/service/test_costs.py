@@ -61,7 +61,7 @@ def test_waiting_is_short_while_clients_leave(
     ages_s: list[float], pause_s: float, max_wait_s: float
 ) -> None:
     clock = Clock()
-    costs = Costs(MAX_WAIT_S, clock)
+    costs = Costs(MAX_WAIT_S, clock=clock)
     for age_s in ages_s:
         clock.pass_s(pause_s)
         costs.note_left(age_s)

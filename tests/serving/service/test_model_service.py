@@ -29,7 +29,7 @@ class Waiting:
     """A model that answers when it may."""
 
     health = None
-    read_s = 0.0
+    read_s, deadline_ms, in_flight = 0.0, 0, 1
 
     def __init__(self) -> None:
         self.may_go = threading.Event()
@@ -251,11 +251,11 @@ class Leaving(Waiting):
         return [Reply(200, {}, item.request.body) for item in items]
 
 
-async def predict(service: ModelService, body: bytes) -> Reply:
+async def predict(service: ModelService, body: bytes, **headers: str) -> Reply:
     async def parts() -> AsyncIterator[bytes]:
         yield body
 
-    return await service.answer("POST", "/predictions/m", {}, parts())
+    return await service.answer("POST", "/predictions/m", headers, parts())
 
 
 @guarantee(
@@ -284,7 +284,7 @@ def test_a_costly_image_is_read_beside_the_batches_and_few_of_them_wait() -> Non
 @guarantee(
     "More requests than the queue holds",
     "serving/service/model_service.py",
-    "if is_long and self.wait_s > self.costs.max_wait_s:",
+    "if is_long and self.wait_s > min(allowed_s, self.costs.max_wait_s):",
     "if False:",
 )
 def test_a_request_that_would_wait_too_long_is_refused_late_and_unread(
@@ -315,6 +315,30 @@ def test_a_request_that_would_wait_too_long_is_refused_late_and_unread(
         assert time.monotonic() - began_s >= 0.05
         handler.may_go.set()
         assert [(await one).status for one in sent] == [200] * 8
+        await asyncio.to_thread(service.close)
+
+    asyncio.run(run())
+
+
+def test_a_request_is_refused_at_once_that_has_less_time_than_it_would_wait() -> None:
+    async def run() -> None:
+        handler = Waiting()
+        service = make_service(handler)
+        service.costs.learn([Request(b"")], 0.25, 0.0)
+        sent = [asyncio.ensure_future(predict(service, b"")) for _ in range(8)]
+        while service.requests < 8:
+            await asyncio.sleep(0.001)
+        for given_ms, archives_ms in ((1500, 0), (60_000, 1500)):
+            handler.deadline_ms = archives_ms
+            late = await predict(service, b"late", **{"x-request-timeout-ms": str(given_ms)})
+            assert late.status == 503
+        handler.deadline_ms = 0
+        sent.append(
+            asyncio.ensure_future(predict(service, b"", **{"x-request-timeout-ms": "3000"}))
+        )
+        handler.may_go.set()
+        assert [(await one).status for one in sent] == [200] * 9
+        assert b"late" not in handler.handled
         await asyncio.to_thread(service.close)
 
     asyncio.run(run())
