@@ -68,7 +68,7 @@ class ReportView:
 
     @property
     def factor(self) -> str | None:
-        """What was varied, `clients` or `rate`, so that charts are drawn against it."""
+        """Returns the factor that was varied, `clients` or `rate`; charts are drawn against it."""
         varied = [f for f in FACTORS if len({getattr(cell, f) for cell in self.cells} - {0}) > 1]
         return varied[-1] if varied else None
 
