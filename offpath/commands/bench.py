@@ -113,10 +113,11 @@ class CompareOptions:
         " a minute at most]",
         type=click.FloatRange(0.5),
     )
-    rate: float | None = option(
-        "Open loop: this many requests per second on average, at random times; latency counts"
-        " from the time a request was due.",
-        type=click.FloatRange(0, min_open=True),
+    rates: tuple[int, ...] | None = option(
+        "Open loop: so many requests per second on average, at random times; latency counts"
+        " from the time a request was due. Of several rates, charts show lines.",
+        "--rate",
+        type=Numbers(),
     )
     give_up_s: float | None = option(
         "Seconds after which a client gives up and closes its connection; its request has failed.",
@@ -162,7 +163,7 @@ def compare(options: CompareOptions) -> None:
     load = Load(
         seconds=SECONDS if options.seconds is None else options.seconds,
         warm_up_s=options.warm_up_s,
-        rate=options.rate,
+        rate=max(options.rates or (), default=None),
         min_replies=MIN_REPLIES if options.seconds is None else 0,
         generator=options.generator,
         give_up_s=options.give_up_s,
@@ -179,6 +180,7 @@ def compare(options: CompareOptions) -> None:
         side_by_side=options.side_by_side,
         batch_size=options.batch_size,
         workers=options.workers,
+        rates=options.rates or (),
     )
     outputs = options.outputs
     refuse_existing("--json", outputs.json_path)

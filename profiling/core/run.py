@@ -53,12 +53,14 @@ class Cell:
     workload: str = ""
     clients: int = 0
     batch_size: int = 0
+    rate: float = 0.0
 
     def describe(self) -> str:
         parts = [
             self.workload,
             f"{self.clients} client{'s' * (self.clients > 1)}" if self.clients else "",
             f"batch {self.batch_size}" if self.batch_size else "",
+            f"{self.rate:g} per second" if self.rate else "",
         ]
         return ", ".join(filter(None, parts)) or "measure"
 
@@ -76,10 +78,11 @@ class Row:
     unit: str
     value: float | None
     values: list[float] | None = None
+    rate: float = 0.0
 
     @property
     def cell(self) -> Cell:
-        return Cell(self.workload, self.clients, self.batch_size)
+        return Cell(self.workload, self.clients, self.batch_size, self.rate)
 
 
 COLUMNS = [column.name for column in fields(Row)]
@@ -136,7 +139,7 @@ class Run:
             else:
                 value = float(figure)
             place = (cell.workload, cell.clients, cell.batch_size)
-            row = Row(round_, variant, *place, metric, unit_of(metric), value, values)
+            row = Row(round_, variant, *place, metric, unit_of(metric), value, values, cell.rate)
             self.rows.append(row)
 
     def has_failed(self, variant: str) -> bool:
@@ -186,9 +189,10 @@ def load_run(path: Path) -> Run:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
             raise ValueError(f"its format is not {FORMAT}")
-        if content.pop("columns", None) != COLUMNS:
+        # Older results have no rates of an open loop, the last column.
+        if (columns := content.pop("columns", None)) not in (COLUMNS, COLUMNS[:-1]):
             raise ValueError(f"its columns are not {', '.join(COLUMNS)}")
-        content["rows"] = [dict(zip(COLUMNS, row)) for row in content["rows"]]
+        content["rows"] = [dict(zip(columns, row)) for row in content["rows"]]
         return msgspec.convert(content, Run)
     except (OSError, KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
         raise WrongOption(

@@ -21,9 +21,12 @@ import polars as pl
 
 from offpath.profiling.core.run import Cell, Run
 
+# The open loop's rate; the column `rate` is that of the good replies.
+DUE = "due_per_s"
 KEY_SCHEMA: dict[str, Any] = {
     **dict.fromkeys(("variant", "workload"), pl.String),
     **dict.fromkeys(("clients", "batch_size"), pl.Int64),
+    DUE: pl.Float64,
 }
 KEYS = list(KEY_SCHEMA)
 PERCENTILES: tuple[float, ...] = (50, 90, 95, 99, 99.9)
@@ -113,6 +116,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("cpu_ms.nginx", "door", per_reply_ms("nginx")),
     Metric("cpu_ms.workers", "workers", per_reply_ms("workers")),
     Metric("cpu_ms.generator", "load", per_reply_ms("generator")),
+    Metric("load_cores", "load cores", total("^cpu_s\\.generator$") / pl.col("elapsed_s")),
     Metric("cpu_ms", "CPU", 1e3 * (total(CPU) - pl.col("cpu_s.other")) / replies()),
     Metric("rss_mb", "RSS MB", total(RSS) / 1e6),
     Metric("pss_mb", "PSS MB", total(PSS) / 1e6),
@@ -138,8 +142,9 @@ def to_frame(run: Run) -> pl.DataFrame:
         "value": pl.Float64,
         "values": pl.List(pl.Float64),
     }
-    columns = {name: [getattr(row, name) for row in run.rows] for name in schema}
-    return pl.DataFrame(columns, schema=schema)
+    columns = {name: [getattr(row, name) for row in run.rows] for name in schema if name != DUE}
+    columns[DUE] = [row.rate for row in run.rows]
+    return pl.DataFrame({name: columns[name] for name in schema}, schema=schema)
 
 
 def derive(frame: pl.DataFrame) -> pl.DataFrame:
@@ -243,7 +248,7 @@ class Summary:
 
 
 def key_of(variant: str, cell: Cell) -> tuple[object, ...]:
-    return (variant, cell.workload, cell.clients, cell.batch_size)
+    return (variant, cell.workload, cell.clients, cell.batch_size, cell.rate)
 
 
 def match(variant: str, cell: Cell) -> pl.Expr:
@@ -252,4 +257,5 @@ def match(variant: str, cell: Cell) -> pl.Expr:
         & (pl.col("workload") == cell.workload)
         & (pl.col("clients") == cell.clients)
         & (pl.col("batch_size") == cell.batch_size)
+        & (pl.col(DUE) == cell.rate)
     )

@@ -120,6 +120,7 @@ class Choices:
 
     Attributes:
         variants: servers with other settings, see `servers.registry`.
+        rates: rates of the open loop; none for the closed loop.
         side_by_side: start each server once and keep all running.
         batch_size: largest batch of each server.
         workers: number of workers that each server runs with; None for one per core.
@@ -136,10 +137,16 @@ class Choices:
     side_by_side: bool = False
     batch_size: int = BATCH_SIZE
     workers: int | None = None
+    rates: tuple[float, ...] = ()
 
     @property
     def cells(self) -> list[Cell]:
-        return [Cell(workload, clients) for workload in self.workloads for clients in self.clients]
+        return [
+            Cell(workload, clients, rate=rate)
+            for workload in self.workloads
+            for clients in self.clients
+            for rate in self.rates or (0.0,)
+        ]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -147,6 +154,7 @@ class Choices:
             "model": name_model(self.model),
             "clients": list(self.clients),
             **asdict(self.load),
+            "rate": list(self.rates) or None,
             "side_by_side": self.side_by_side,
             "batch_size": self.batch_size,
             "workers": self.workers,
@@ -309,6 +317,7 @@ class Comparison:
             more_paths=call.more_paths,
             headers=call.all_headers,
             warm_up_s=warm_up_s,
+            rate=cell.rate or None,
         )
         watcher = WindowWatcher(name, started.running, self._observer)
         return {

@@ -39,6 +39,8 @@ CPU = (
     ("cpu_ms.workers", "workers"),
     ("cpu_ms.generator", "load"),
 )
+# What may be varied in a run -> its heading.
+FACTORS = {"clients": "clients", "rate": "due /s"}
 TITLES = {metric.name: metric.title for metric in METRICS}
 
 
@@ -65,9 +67,10 @@ class ReportView:
         return [name for name in self.run.variants if not is_limit(name)]
 
     @property
-    def has_several_clients(self) -> bool:
-        """True if the number of clients was varied, so that charts are drawn against it."""
-        return len({cell.clients for cell in self.cells if cell.clients}) > 1
+    def factor(self) -> str | None:
+        """Returns the factor that was varied, `clients` or `rate`; charts are drawn against it."""
+        varied = [f for f in FACTORS if len({getattr(cell, f) for cell in self.cells} - {0}) > 1]
+        return varied[-1] if varied else None
 
     def list_measured(self) -> Iterator[Measured]:
         for cell in self.cells:
@@ -158,8 +161,11 @@ SPEED_COLUMNS = (
     figure_column("answer_difference", "diff", decimals=4),
     FAILED,
 )
+# In the closed loop it follows from the rate.
+LOAD_CORES = figure_column("load_cores", decimals=2)
 COST_COLUMNS = (
     *(figure_column(metric, decimals=2) for metric, _ in CPU),
+    Column("load cores", lambda row: LOAD_CORES.text(row) if row.cell.rate else ""),
     figure_column("cpu_ms.nginx", decimals=2),
     figure_column("cpu_ms", decimals=2),
     figure_column("rss_mb", "RSS", decimals=0),
@@ -177,9 +183,9 @@ def figure_table(view: ReportView, title: str, columns: Sequence[Column]) -> str
     rows = [(row, [column.text(row) for column in columns]) for row in measured]
     rows = [(row, texts) for row, texts in rows if any(texts)]
     shown, titles = [[row.variant, *texts] for row, texts in rows], [c.title for c in columns]
-    if view.has_several_clients:
-        titles = ["clients", *titles]
-        shown = [[row.variant, str(row.cell.clients), *texts] for row, texts in rows]
+    if view.factor:
+        titles = [FACTORS[view.factor], *titles]
+        shown = [[r.variant, f"{getattr(r.cell, view.factor):g}", *texts] for r, texts in rows]
     return format_table(["", *titles], shown, title=title)
 
 
@@ -224,7 +230,9 @@ def draw_lines(
     points: dict[str, list[tuple[float, float]]] = {}
     for row in view.list_measured():
         if (value := row.value(metric)) is not None:
-            points.setdefault(row.variant, []).append((float(row.cell.clients), value))
+            points.setdefault(row.variant, []).append(
+                (float(getattr(row.cell, view.factor or "clients")), value)
+            )
     series = [
         Series(variant, sorted(points[variant]), is_ours(variant))
         for variant in view.variants
@@ -232,7 +240,7 @@ def draw_lines(
     ]
     if not series:
         return []
-    return [LineChart(title, "clients", unit, series, log_y, bound)]
+    return [LineChart(title, FACTORS[view.factor or "clients"], unit, series, log_y, bound)]
 
 
 def is_ours(variant: str) -> bool:
@@ -264,7 +272,7 @@ def name_workloads(run: Run) -> dict[str, str]:
 
 def show_workload(view: ReportView) -> list[Section]:
     rate, unit, limit = "Requests per second", "good replies per second", find_limit(view)
-    if view.has_several_clients:
+    if view.factor:
         rates = draw_lines(view, "rate", rate, unit, bound=limit)
         latencies = draw_lines(view, f"{LATENCY}.p50", "Median latency", "ms", log_y=True)
         latencies += draw_lines(view, f"{LATENCY}.p95", "p95 latency", "ms", log_y=True)

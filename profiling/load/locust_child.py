@@ -77,7 +77,8 @@ class Arrivals:
 class Recorder:
     """Counts replies: in closed loop those inside the window, in open loop those due in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, give_up_s: float | None) -> None:
+        self._give_up_s = give_up_s
         self.is_open = False
         self.statuses: Counter[str] = Counter()
         self.latencies_ms: list[float] = []
@@ -100,6 +101,8 @@ class Recorder:
             response_time = 1000 * (now_s - arrival.due_s)
         self.last_reply_s = now_s
         status = getattr(response, "status_code", 0) or 0
+        if self._give_up_s and response_time > 1000 * self._give_up_s:
+            status = 0  # too late: its client has waited in the generator's queue too
         self.statuses[str(status) if status else "none"] += 1
         if status == 200 and exception is None:
             self.latencies_ms.append(round(response_time, 3))
@@ -170,13 +173,15 @@ def watch(recorder: Recorder, arrivals: Arrivals | None, load: dict[str, Any]) -
     if missing:
         recorder.statuses["none"] += missing
         recorder.last_reply_s = time.perf_counter()
+    if load["give_up_s"]:
+        return float(seconds)  # no queue is left behind: answered in time, per second of the window
     return max(float(seconds), recorder.last_reply_s - start_s)
 
 
 def main() -> None:
     load = json.load(sys.stdin)
     arrivals = None if load["rate"] is None else Arrivals(load["rate"])
-    recorder = Recorder()
+    recorder = Recorder(load["give_up_s"])
     environment = Environment(user_classes=[make_user(load, arrivals)])
     environment.events.request.add_listener(recorder.on_request)
     runner = environment.create_local_runner()
