@@ -57,12 +57,16 @@ for size in 55k 1200k; do
     --servers torchserve-naive-s3,torchserve-stock,torchserve-fixed,offpath,triton-offpath-decode
 done
 
+# Workers x decode threads, and whether a batch is decoded while the one before computes.
 splits=()
 for workers in 1 2 4; do
-  splits+=(--variant "$workers x $((4 / workers))=offpath:model.workers=$workers;handler.threads=$((4 / workers))")
+  for ahead in true false; do
+    split=offpath-granian-direct:model.workers=$workers\;handler.threads=$((4 / workers))
+    splits+=(--variant "$workers x $((4 / workers)), read_ahead $ahead=$split;handler.read_ahead=$ahead")
+  done
 done
 for mps in yes ''; do
-  compare 3 "splits${mps:+-mps}.json" --servers '' "${splits[@]}" "${both[@]}" --clients 16,32,64
+  compare 3 "splits${mps:+-mps}.json" --servers '' "${splits[@]}" "${both[@]}" --clients 32,64
 done
 compare 3 batches.json --servers '' "${both[@]}" --workers 2 --variant 'batch 8=offpath:model.batch_size=8' \
   --variant 'batch 16=offpath:model.batch_size=16' --variant 'batch 32=offpath:model.batch_size=32'

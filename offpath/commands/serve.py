@@ -67,6 +67,7 @@ def command(options: ServeOptions, door_options: DoorOptions) -> None:
     if door is None and settings.server == "granian":  # a door would have checked them
         allowed = DoorSettings(allow_host=door_options.allow_host).allow_host
         settings = replace(settings, allow_host=allowed)
+    settings = replace(settings, busy_status=door_options.busy_status)
     check_host(settings.host, door, options.behind_proxy)
     if door is not None and door.canary and not door.canary_by:
         if options.behind_proxy:

@@ -184,6 +184,13 @@ class DoorOptions:
         multiple=True,
         metavar="NAME=NUMBER",
     )
+    busy_status: int = option(
+        "Status of a request that is refused because the server is full: 429 for balancers that "
+        "stop asking a server that answers 5xx. Granian needs no --front for it.",
+        type=click.Choice((503, 429)),
+        default=DEFAULTS.busy_status,
+        metavar="[503|429]",
+    )
     canary: tuple[Split, ...] = option(
         "Let another version of a model answer a share of its requests, such as defects=2.0:5% "
         "(docs/canary.md). Can be repeated.",
@@ -228,8 +235,9 @@ def make_door_settings(
         )
     spellings = {"memory": "front-memory", "limits": "limit"}
     for name, value in vars(asked).items():
-        # Granian looks at names itself.
-        if value != getattr(DEFAULTS, name, ()) and not (is_granian and name == "allow_host"):
+        # Granian looks at names itself, and refuses what it has no room for.
+        is_its_own = is_granian and name in ("allow_host", "busy_status")
+        if value != getattr(DEFAULTS, name, ()) and not is_its_own:
             spelling = spellings.get(name, name.replace("_", "-"))
             raise WrongOption(f"--{spelling} needs --front")
     return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from offpath.errors import ExpectedError, WrongOption
+from offpath.handler.error_kinds import BUSY
 from offpath.serving.front.bodies import MIN_BODIES, SHM
 from offpath.serving.front.splits import HEADER, Split
 from offpath.serving.process.ports import check_port_free, resolve_ports
@@ -45,7 +46,8 @@ class DoorSettings:
         allow_host: names that a door on loopback answers to, besides loopback's own.
         also_port: further ports of predictions.
         invocations: /invocations, SageMaker's path, leads to the only model.
-        queue: requests that TorchServe may hold; more get 503.
+        queue: requests that TorchServe may hold; more get `busy_status`.
+        busy_status: status of a request that is refused because the server is full.
         canary: versions that answer a share of their model's requests, unless suspended.
         canary_by: header whose value decides who answers; None takes the client's address.
         shadow: versions that get copies of a share of their model's requests.
@@ -73,6 +75,7 @@ class DoorSettings:
     also_port: tuple[int, ...] = ()
     invocations: bool = False
     queue: int = QUEUE
+    busy_status: int = BUSY.status
     canary: tuple[Split, ...] = ()
     canary_by: str | None = None
     shadow: tuple[Split, ...] = ()

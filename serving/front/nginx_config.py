@@ -140,7 +140,8 @@ class DoorPlan:
 def write_config(door: DoorPlan, plan: Upstreams, tokens: Sequence[str] = ()) -> Path:
     """Writes nginx.conf and the files it includes, mode 0600 because they hold secrets."""
     run = door.place.run
-    text = _compile(TEMPLATE).render(door=door, plan=plan)
+    busy = BUSY._replace(status=door.settings.busy_status)
+    text = _compile(TEMPLATE).render(door=door, plan=plan, busy=busy)
     new_tokens = _write_new(run / TOKENS_MAP, _format_tokens(tokens))
     _write_new(door.place.config, text).replace(door.place.config)
     new_tokens.replace(run / TOKENS_MAP)
@@ -178,7 +179,6 @@ def _compile(path: Path) -> Template:
     environment.globals.update(
         cores=count_cores,
         errors=ERRORS,
-        full=BUSY,
         died=WORKER_DIED,
         gone=MODEL_GONE,
         missing=describe_missing,

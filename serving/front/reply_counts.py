@@ -31,7 +31,7 @@ LINE = re.compile(
 # Statuses of copies to a shadow: answered, left out, given up.
 COPIES = ("200", "502", "504")
 # A full queue or memory, of the door or a worker: the canary was not asked.
-FULL = (str(BUSY.status), BUSY.type)
+FULL = BUSY.type
 # Statuses that a canary has a number of from the beginning.
 OF_CANARIES = ("200", "500", "503")
 # A canary only fails if it has failed at least so often, over so many seconds, without a 200.
@@ -113,7 +113,7 @@ class ReplyCounts:
             for (status, kind), count in statuses.items():
                 self._of_canaries[canary, status] += count
                 answered += count * (status == "200")
-                if (status, kind) == FULL:
+                if kind == FULL:
                     continue
                 # Other statuses are the client's fault and say nothing. So is a 504 without the
                 # door's error type: a client's header has set its deadline.

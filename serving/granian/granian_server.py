@@ -145,6 +145,7 @@ class GranianServer(Server):
             has_door=settings.unix_sockets,
             max_body_bytes=properties.max_request_size,
             max_bytes=MAX_BODY_BYTES // max(1, len(workers)),
+            busy_status=settings.busy_status,
             foreign=ForeignSettings(envelope, decodes, given.get("metrics_config", "")),
             names=tuple(map(str.lower, settings.allow_host)) if is_guarded else None,
         )

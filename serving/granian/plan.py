@@ -61,6 +61,7 @@ class Plan:
         names: names that it answers to, besides loopback's own; None answers to every name.
         port: where workers without a Unix socket listen.
         max_bytes: bytes of bodies that one worker may hold.
+        busy_status: of a request that a full worker refuses.
     """
 
     workers: tuple[WorkerPlan, ...]
@@ -69,6 +70,7 @@ class Plan:
     has_door: bool
     max_body_bytes: int
     max_bytes: int
+    busy_status: int
     foreign: ForeignSettings = ForeignSettings()
     names: tuple[str, ...] | None = None
 

@@ -137,6 +137,7 @@ class App:
             max_requests=worker.queue,
             served=list_served((one.model.name, one.model.version) for one in plan.workers),
             is_foreign=bool(model.foreign_handler),
+            busy_status=plan.busy_status,
         )
         # As JSON has carried it, a list.
         self._names = None if plan.names is None else tuple(plan.names)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from offpath.handler.error_kinds import BUSY
 from offpath.serving.process.ports import check_port_free, resolve_ports
 
 LOOPBACK = "127.0.0.1"
@@ -29,6 +30,7 @@ class ServerSettings:
         grpc_port: on loopback; None closes gRPC.
         unix_sockets: inference and metrics listen on Unix sockets too, for the front door.
         allow_host: names that Granian on loopback answers to, besides loopback's own.
+        busy_status: status of a request that Granian refuses because it is full.
         allow_cpu: an archive that asks for a GPU may be served without one.
         lenient: the first start may lack a prediction log that was asked for.
         verbose: logs TorchServe's lines for each request.
@@ -49,6 +51,7 @@ class ServerSettings:
     grpc_port: int | None = None
     unix_sockets: bool = False
     allow_host: tuple[str, ...] = ()
+    busy_status: int = BUSY.status
     allow_cpu: bool = False
     lenient: bool = False
     verbose: bool = False

@@ -78,6 +78,7 @@ class ServiceSettings:
         threads: threads of this process; None for the archive's own setting.
         served: all models of the server, if it has several.
         is_foreign: another archive's own code, which gets requests of KServe as they are.
+        busy_status: of a request that is refused because this process is full.
     """
 
     name: str
@@ -90,6 +91,7 @@ class ServiceSettings:
     threads: int | None = None
     served: Served = field(default_factory=dict)
     is_foreign: bool = False
+    busy_status: int = BUSY.status
 
 
 def largest_body_bytes(max_payload_bytes: int) -> int:
@@ -218,8 +220,11 @@ class ModelService:
             read = None if is_foreign else READERS.get(call.protocol)
             reply = await self._reply(Request(b"", request_id, headers), body, read, began_s)
         except Refused as refused:
+            is_full = refused.kind == BUSY
+            if is_full:
+                refused.kind = BUSY._replace(status=self._settings.busy_status)
             reply = refused.reply
-            if has_door and refused.kind == BUSY:
+            if has_door and is_full:
                 reply.headers[FULL_HEADER] = "1"
         if reply.status != 200 and speaks_kserve(path) and not is_foreign:
             reply = add_error_text(reply)
@@ -321,7 +326,7 @@ class ModelService:
     async def _answer_costly(self, request: Request) -> Reply:
         """Returns the reply to a costly image, which is read in the lane and predicted alone."""
         if self._costly == MAX_COSTLY:
-            return Refused(BUSY, self.wait_s).reply
+            raise Refused(BUSY, self.wait_s)
         self._costly += 1
         try:
             loop = asyncio.get_running_loop()

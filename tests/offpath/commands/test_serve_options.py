@@ -205,7 +205,7 @@ DOOR_OPTIONS = """
 --tls-cert {file} --tls-key {file} --tokens {file} --client-ids --explanations --invocations
 --front-memory /tmp --unready-s 4 --allow-host a.example --also-port 5
 --limit queue=6 --limit client-connections=7 --limit client-rate=8 --limit client-timeout-s=9
---limit front-bodies=10 --canary one=2.0:5% --canary-by x-user-id
+--limit front-bodies=10 --busy-status 429 --canary one=2.0:5% --canary-by x-user-id
 """
 
 

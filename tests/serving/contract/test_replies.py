@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ import pytest
 from offpath.deploy.ray.ray_export import export_ray
 from offpath.deploy.triton.triton_export import export_triton
 from offpath.handler.config import HandlerConfig
-from offpath.handler.error_kinds import MODEL_GONE, OF_DOOR, OF_ITEMS
+from offpath.handler.error_kinds import BUSY, MODEL_GONE, OF_DOOR, OF_ITEMS
 from offpath.handler.wire_names import (
     ARRIVED_HEADER,
     BODY_HEADER,
@@ -150,7 +150,7 @@ def check_error(reply: httpx.Response, kind: str) -> None:
     place = f"responses/{body['code']}/content/application~1json/schema"
     jsonschema.validate(body, {**OPENAPI, "$ref": f"#/components/{place}"})
     if "torchserve" not in kind:  # Java has types of its own
-        kinds = (*OF_ITEMS, *OF_DOOR, MODEL_GONE)
+        kinds = (*OF_ITEMS, *OF_DOOR, MODEL_GONE, BUSY._replace(status=429))
         assert (body["code"], body["type"]) in {(one.status, one.type) for one in kinds}
 
 
@@ -440,13 +440,17 @@ def test_a_host_knows_of_a_model_that_hangs(host: Tricky) -> None:
     "if self.requests + requests > self._settings.max_requests:",
     "if False:",
 )
-@pytest.mark.parametrize("kind", ["granian", pytest.param("torchserve", marks=pytest.mark.slow)])
-def test_more_requests_than_the_queue_holds_are_refused(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "busy"), [("granian", 429), pytest.param("torchserve", 503, marks=pytest.mark.slow)]
+)
+def test_more_requests_than_the_queue_holds_are_refused(
+    kind: str, busy: int, tmp_path: Path
+) -> None:
     (tmp_path / "store").mkdir()
     flag = Flag(tmp_path / "flag")
     archive = build_obedient(tmp_path / "store", flag, workers=1)
     settings = make_settings(archive, server=kind, overrides={"job_queue_size": "1"})
-    with start_server(settings) as running:
+    with start_server(replace(settings, busy_status=busy)) as running:
         small = Tricky(kind, running.inference_url, flag)
         flag.hold()
         with ThreadPoolExecutor(1 + 2 * BATCH) as pool:
@@ -457,5 +461,5 @@ def test_more_requests_than_the_queue_holds_are_refused(kind: str, tmp_path: Pat
             flag.go()
             assert first.result().status_code == 200
             statuses = {other.result().status_code for other in others}
-    assert refused.status_code == 503 and statuses <= {200, 503}
+    assert refused.status_code == busy and statuses <= {200, busy}
     check_error(refused, kind)

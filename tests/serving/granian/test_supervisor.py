@@ -28,7 +28,7 @@ def make_supervisor(monkeypatch: pytest.MonkeyPatch, workers: int) -> Supervisor
     monkeypatch.setattr("signal.signal", lambda *_: None)
     model = ServedModel("a", "1.0", "", ServingSettings(max_workers=workers), 0, True)
     plans = [WorkerPlan(model, number, "", 0, None, 1) for number in range(workers)]
-    return Supervisor(Plan(tuple(plans), "", 0, False, 1, 1), socket.socket())
+    return Supervisor(Plan(tuple(plans), "", 0, False, 1, 1, 503), socket.socket())
 
 
 @guarantee(

@@ -131,7 +131,7 @@ def test_the_limit_is_that_of_the_door(queue: int, most: int) -> None:
 @guarantee(
     "A canary that only fails",
     "serving/service/model_service.py",
-    "if has_door and refused.kind == BUSY:",
+    "if has_door and is_full:",
     "if False:",
 )
 @pytest.mark.parametrize(
