@@ -72,7 +72,7 @@ def test_copies_to_a_shadow_are_no_replies(tmp_path: Path) -> None:
 @guarantee(
     "A canary that only fails",
     "serving/conf/nginx.conf",
-    "{{ full.status }}1 {{ full.type }};",
+    "{{ busy.status }}1 {{ busy.type }};",
     "",
 )
 def test_the_door_counts_every_reply_although_the_log_is_replaced(
