@@ -6,6 +6,7 @@ by a header, so the setting `explanations` decides whether they are made, and no
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from importlib import import_module
@@ -92,14 +93,14 @@ def integrate_gradients(
     Its attributions are nested lists [channels][height][width]; the channels are in the order of
     the setting `channel_order`.
     """
-    # Imported at the first explanation, because captum costs a worker seconds and memory.
-    gradients = import_module("captum.attr").IntegratedGradients(model)
+    # Imported for the first explanation that may be made: captum costs a worker seconds and memory.
+    gradients = functools.cache(lambda: import_module("captum.attr").IntegratedGradients(model))
     normaliser = Normaliser(config, runner.device)
 
     def attribute(index: int, target: int) -> list[Any]:
         inputs = normaliser(runner.image(index))
         # 15 steps, as in ts/torch_handler/vision_handler.py.
-        found: list[Any] = gradients.attribute(inputs, target=target, n_steps=15).tolist()[0]
+        found: list[Any] = gradients().attribute(inputs, target=target, n_steps=15).tolist()[0]
         return found
 
     return attribute

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -182,6 +183,23 @@ def test_explanations_and_predictions_share_a_batch(classifier: OffpathClassifie
         attributions = torch.tensor(json.loads(replies[idx].body))
         assert attributions.shape == (3, 224, 224)
         assert attributions.abs().sum() > 0
+
+
+@guarantee(
+    "Explanations",
+    "handler/model/explanations.py",
+    "functools.cache(lambda: import_module(",
+    "(lambda loaded: lambda: loaded)(import_module(",
+)
+def test_a_closed_explanation_imports_nothing(
+    loading: None, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classifier = OffpathClassifier()
+    classifier.initialize(make_context(model_dir, threads=1))
+    monkeypatch.setitem(sys.modules, "captum.attr", None)  # an import would fail
+    requests = [ask(JPEG, explain="True"), ask(PNG)]
+    assert statuses(classifier.classify(requests)) == [403, 200]
+    classifier.close()
 
 
 @pytest.mark.parametrize(
