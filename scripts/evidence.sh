@@ -2,11 +2,11 @@
 # Measures what README.md and docs/results.md quote, in steps of less than ten minutes on two cores that
 # do nothing else. It needs a clean commit and wrk, and it sets up the servers of others.
 #
-#   scripts/evidence.sh             all steps, about 95 minutes; a result that is there is not measured again
+#   scripts/evidence.sh             all steps, about 105 minutes; a result that is there is not measured again
 #   scripts/evidence.sh --step N    one step:
 #                                     1 speed                 2 number of clients
 #                                     3 open loop, ResNet-50  4 drills and attacks
-#                                     5 faults, kills, reloads and cost
+#                                     5 faults, kills, reloads, cost, and batch beside Ray Data
 #                                     6 a stock archive, several models, long load
 #   scripts/evidence.sh --dry-run   print what would be run, and for how long
 #   scripts/evidence.sh --try       everything, as short as possible
@@ -110,6 +110,7 @@ for server in torchserve granian; do
     trial 5 "reloads-$server.txt" $long/test_front.py -k "$server and reloads"
 done
 trial 5 cost.txt $long/test_worst_cost.py
+[ -n "$try" ] || take 5 6 batch.json python scripts/batch_beside_ray.py FILE
 compare 6 as-it-is.json "${turns[@]}" --workload photos-55k --workload photos-1200k --rounds 2 \
   --servers torchserve-stock,granian-stock,offpath-granian-direct --baseline torchserve-stock \
   --variant 'torchserve-passive=torchserve-stock:env.OMP_WAIT_POLICY=passive'
