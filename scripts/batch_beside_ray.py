@@ -2,9 +2,9 @@
 
     python scripts/batch_beside_ray.py RESULT.json
 
-Each has a process per core, batches of 8, and offpath's own pipeline inside. The rate is that of the
-whole command, with its start. The same cores decode alone first, which is the limit. Ray Data is
-installed into an environment of its own.
+Each has a process per core, batches of 8, and offpath's own pipeline inside. The rate is that of
+the whole command, with its start. The same cores decode alone first, which is the limit. Ray Data
+is installed into an environment of its own.
 """
 
 from __future__ import annotations
