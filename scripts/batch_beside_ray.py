@@ -35,10 +35,11 @@ def run_ray(folder: str, output: str, cores: str) -> None:
             answers = self.classify(list(rows["bytes"]))
             return {"input": rows["path"], "answer": [json.dumps(one) for one in answers]}
 
-    ray.init(include_dashboard=False, num_cpus=int(cores), log_to_driver=False)
+    # One more, because the tasks that read files need a core by Ray's count.
+    ray.init(include_dashboard=False, num_cpus=int(cores) + 1, log_to_driver=False)
     photographs = ray.data.read_binary_files(folder, include_paths=True)
     pool = ray.data.ActorPoolStrategy(size=int(cores))
-    answers = photographs.map_batches(Classify, batch_size=BATCH, compute=pool, num_cpus=0.9)
+    answers = photographs.map_batches(Classify, batch_size=BATCH, compute=pool, num_cpus=1)
     answers.write_json(output)
 
 
