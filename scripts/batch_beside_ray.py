@@ -3,8 +3,8 @@
     python scripts/batch_beside_ray.py RESULT.json
 
 Each has a process per core, batches of 8, and offpath's own pipeline inside. The rate is that of
-the whole command, with its start. The same cores decode alone first, which is the limit. Ray Data
-is installed into an environment of its own.
+the whole command, with its start. The same cores decode alone first, and run the model alone, which
+is the limit. Ray Data is installed into an environment of its own.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ def run_ray(folder: str, output: str, cores: str) -> None:
             answers = self.classify(list(rows["bytes"]))
             return {"input": rows["path"], "answer": [json.dumps(one) for one in answers]}
 
-    ray.init(include_dashboard=False, num_cpus=int(cores), log_to_driver=False)
+    # One more, because the tasks that read files need a core by Ray's count.
+    ray.init(include_dashboard=False, num_cpus=int(cores) + 1, log_to_driver=False)
     photographs = ray.data.read_binary_files(folder, include_paths=True)
     pool = ray.data.ActorPoolStrategy(size=int(cores))
-    answers = photographs.map_batches(Classify, batch_size=BATCH, compute=pool, num_cpus=0.9)
+    answers = photographs.map_batches(Classify, batch_size=BATCH, compute=pool, num_cpus=1)
     answers.write_json(output)
 
 
@@ -59,12 +60,16 @@ def measure(result: Path) -> None:
             "Ray Data": [str(ray), __file__, "--ray"],
         }
         for workload in ("photos-1200k", "photos-55k"):
-            rates: dict[str, list[float]] = {"decode": [], **{one: [] for one in commands}}
+            rates: dict[str, list[float]] = {
+                one: [] for one in ("decode", "decode and model", *commands)
+            }
             for turn in range(ROUNDS):
                 paths = load_workload(workload).paths
                 with LimitMeter("near-free", cores, BATCH, 5.0) as meter:
-                    decoded = meter.measure_decode(paths)
-                rates["decode"].append(decoded["images"] / decoded["elapsed_s"])
+                    limits = meter.measure_decode(paths), meter.measure_forward()
+                decode, forward = (one["images"] / one["elapsed_s"] for one in limits)
+                rates["decode"].append(decode)
+                rates["decode and model"].append(1 / (1 / decode + 1 / forward))
                 folder = Path(name) / f"{workload}-{turn}"
                 folder.mkdir()
                 count = int(rates["decode"][0] * SECONDS)
