@@ -15,7 +15,8 @@ from offpath.handler.wire_names import REQUEST_ID_HEADER
 from offpath.serving.server.properties import CONF_DIR
 
 OPENAPI = "openapi.json"
-KINDS = (*OF_ITEMS, *OF_DOOR, MODEL_GONE, WORKER_DIED, ENDS_WORKERS)
+# BUSY with 429 too, which operators may choose.
+KINDS = (*OF_ITEMS, *OF_DOOR, BUSY._replace(status=429), MODEL_GONE, WORKER_DIED, ENDS_WORKERS)
 
 
 def render_openapi() -> str:

@@ -52,7 +52,8 @@ class ReplyCounts:
         self._file = open(self._log, "rb")
         self._rest = b""
         # Zeros too, because Prometheus sees no increase in a counter that appears with its event.
-        self._counts = Counter({f"{kind.status} {kind.type}": 0 for kind in OF_DOOR})
+        kinds = (*OF_DOOR, BUSY._replace(status=429))  # as with `busy_status`
+        self._counts = Counter({f"{kind.status} {kind.type}": 0 for kind in kinds})
         self._copies = Counter(dict.fromkeys(COPIES, 0))
         # By MODEL/VERSION and status.
         self._of_canaries: Counter[tuple[str, str]] = Counter()
