@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from offpath.handler.error_kinds import (
+    BUSY,
     ENDS_WORKERS,
     MODEL_GONE,
     OF_DOOR,
