@@ -17,9 +17,9 @@ BATCH_READ_S = 0.025
 
 
 class BatchQueue:
-    """A queue of requests, and what answers them in batches, in the way of TorchServe: a thread.
+    """A queue of requests, and its threads, which answer them in batches, in the way of TorchServe.
 
-    Whatever waits when the thread is free becomes a batch. The first request of a batch waits for
+    Whatever waits when a thread is free becomes a batch. The first request of a batch waits for
     others only where others were there a moment ago, so a lone request never waits. `serve.batch`
     instead closes a batch by its clock while the previous one still runs, so that batches are small
     under load: docs/research/2026-11-22-ray-serve.md has the figures.
@@ -28,7 +28,7 @@ class BatchQueue:
     so a group of a hundred delays the others no more than a lone request does.
 
     Args:
-        handle: takes the requests of a batch and returns as many replies; runs in the thread. A
+        handle: takes the requests of a batch and returns as many replies; runs in a thread. A
             reply may be ALONE if the batch has several requests.
         threads: batches that `handle` may have at once; each has a thread.
         most: the most requests in a batch.
