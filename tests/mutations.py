@@ -49,21 +49,11 @@ def list_failures(mutation: Guarantee) -> list[str]:
         # On a busy machine, a longer wait than 30 s may be needed to be red for the right reason.
         environment = {"OFFPATH_TEST_WAIT_S": "30", **os.environ, "PYTHONPATH": str(copy)}
         environment["COLUMNS"] = "200"  # room for the reason beside the test's name
-        marks = ["-m", ""] if mutation.run_by in ("slow", "reliability") else []
         # A file, because a process that is left behind would keep a pipe open.
         log = Path(folder) / "log"
         with open(log, "wb") as out:
             code = subprocess.call(
-                [
-                    sys.executable,
-                    "-m",
-                    "pytest",
-                    "-qx",
-                    "-p",
-                    "no:cacheprovider",
-                    *marks,
-                    mutation.test,
-                ],
+                [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", mutation.test],
                 cwd=copy,
                 env=environment,
                 stdout=out,

@@ -52,10 +52,12 @@ class Good:
     failed: int
 
     @classmethod
-    def of(cls, seen: Seen, windows: int = 1) -> Good:
-        took_ms = [1e3 * reply.took_s for reply in seen.replies if reply.status == 200]
+    def of(cls, *windows: Seen) -> Good:
+        replies = [reply for seen in windows for reply in seen.replies]
+        took_ms = [1e3 * reply.took_s for reply in replies if reply.status == 200]
         p99_ms = float(np.percentile(took_ms, 99)) if took_ms else float("inf")
-        return cls(len(took_ms) / WINDOW_S / windows, p99_ms, seen.failed)
+        failed = sum(seen.failed for seen in windows)
+        return cls(len(took_ms) / WINDOW_S / len(windows), p99_ms, failed)
 
 
 @pytest.fixture(scope="module", params=FRONTS)
@@ -113,12 +115,12 @@ def test_predictions_keep_their_rate_beside_explanations(tmp_path: Path, product
 def measure(url: str, name: str) -> tuple[Good, Good]:
     """Measures the good clients alone and beside an attack."""
     bodies = load_workload("photos-55k").read()
-    alone, beside = Seen(), Seen()
+    alone, beside = [], []
     for _ in range(TURNS):
-        alone += load_for(url, bodies, CLIENTS, WINDOW_S)
+        alone.append(load_for(url, bodies, CLIENTS, WINDOW_S))
         with attacking(url, name):
-            beside += load_for(url, bodies, CLIENTS, WINDOW_S)
-    return Good.of(alone, TURNS), Good.of(beside, TURNS)
+            beside.append(load_for(url, bodies, CLIENTS, WINDOW_S))
+    return Good.of(*alone), Good.of(*beside)
 
 
 def is_held(alone: Good, beside: Good, max_p99: float, min_rate: float) -> bool:

@@ -32,10 +32,7 @@ from tests.support.front import (
     FrontProcess,
     Reply,
     Seen,
-    kill_nginx,
-    kill_nginx_worker,
-    kill_server,
-    kill_worker,
+    kill_part,
     load,
     load_for,
 )
@@ -216,6 +213,10 @@ def run_stage(
 Strike = Callable[[Bench], None]
 
 
+def kill(part: str) -> Strike:
+    return lambda bench: kill_part(bench.door, part)
+
+
 def kill_fork_server(bench: Bench) -> None:
     (java,) = bench.door.servers()
     helpers = [psutil.Process(pid) for pid in find_fork_helpers(java)]
@@ -302,12 +303,12 @@ UNNOTICED: dict[str, Strike] = {
 }
 FORK_SERVER = "SIGKILL fork server"
 KILLS: dict[str, Strike] = {
-    "SIGKILL worker": lambda bench: kill_worker(bench.door),
-    "SIGKILL worker, /tmp full": fill_disk("tmp", lambda b: kill_worker(b.door)),
+    "SIGKILL worker": kill("worker"),
+    "SIGKILL worker, /tmp full": fill_disk("tmp", kill("worker")),
     FORK_SERVER: kill_fork_server,
-    "SIGKILL Java or supervisor": lambda bench: kill_server(bench.door),
-    "SIGKILL nginx's worker": lambda bench: kill_nginx_worker(bench.door),
-    "SIGKILL nginx": lambda bench: kill_nginx(bench.door),
+    "SIGKILL Java or supervisor": kill("server"),
+    "SIGKILL nginx's worker": kill("nginx_worker"),
+    "SIGKILL nginx": kill("nginx"),
 }
 # Faults that cost requests, or records by policy, and that end without help.
 COSTLY: dict[str, Strike] = {

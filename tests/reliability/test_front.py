@@ -17,7 +17,7 @@ from tests.support.eventually import eventually
 from tests.support.front import (
     BODIES,
     FRONTS,
-    KILLS,
+    PARTS,
     PATH,
     FrontProcess,
     answer_some,
@@ -47,11 +47,11 @@ def test_twenty_kills_lose_no_record_and_leave_no_file(door: FrontProcess) -> No
     statuses: Counter[int] = Counter()
     broken: Counter[str] = Counter()
     for number in range(ROUNDS):
-        seen = run_kill_round(door, KILLS[number % len(KILLS)])
+        seen = run_kill_round(door, [*PARTS][number % len(PARTS)])
         statuses += seen.statuses
         broken += seen.broken
     print(
-        f"\n{ROUNDS} kills ({ROUNDS // len(KILLS)} each of {[k.__name__ for k in KILLS]}): "
+        f"\n{ROUNDS} kills ({ROUNDS // len(PARTS)} each of {[*PARTS]}): "
         f"{len(door.ledger)} answered, no file left; "
         f"statuses {dict(statuses)}, {broken.total()} connections broken"
     )

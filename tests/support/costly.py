@@ -38,24 +38,6 @@ def damaged_jpeg(jpeg: bytes) -> bytes:
     return jpeg[:-2] + bytes(range(1, 17)) + jpeg[-2:]
 
 
-def lossless_jpeg(side: int, frame: int = 0xC3) -> bytes:
-    """Makes a lossless RGB JPEG of three bits per pixel; another frame marker breaks it."""
-
-    def segment(marker: int, data: bytes) -> bytes:
-        return struct.pack(">BBH", 0xFF, marker, len(data) + 2) + data
-
-    frame_components = bytes([1, 0x11, 0, 2, 0x11, 0, 3, 0x11, 0])
-    # One Huffman code of one bit, for a difference of zero; predictor 1.
-    return (
-        b"\xff\xd8"
-        + segment(frame, struct.pack(">BHHB", 8, side, side, 3) + frame_components)
-        + segment(0xC4, b"\0\1" + bytes(16))
-        + segment(0xDA, bytes([3, 1, 0, 2, 0, 3, 0, 1, 0, 0]))
-        + bytes(3 * side * side // 8 + 1)
-        + b"\xff\xd9"
-    )
-
-
 Tags = list[tuple[int, int, list[int] | bytes]]
 # The letters of `struct` for types of tags, and the bytes of a value; a fraction has two parts.
 TAG_TYPES = {3: ("H", 2), 4: ("I", 4), 5: ("", 8), 17: ("Q", 8)}

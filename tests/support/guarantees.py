@@ -21,14 +21,8 @@ HEAD = """# Guarantees and their tests
 
 Made by `python -m tests.support.guarantees` from the decorators `@guarantee` of the tests. It lists
 which tests hold what [docs/security.md](../docs/security.md) and
-[docs/reliability.md](../docs/reliability.md) promise.
-
-| run by | command |
-|---|---|
-| default | `scripts/test.sh` |
-| slow | `scripts/test.sh --all`, which runs the default tests too |
-| default, slow | some cases by `scripts/test.sh`, all by `--all` |
-| reliability | `scripts/test.sh --reliability`, which runs none of the others |
+[docs/reliability.md](../docs/reliability.md) promise. Those in tests/reliability are run by
+`scripts/test.sh --reliability`, and all others by `scripts/test.sh --all`.
 
 Where a file is named, a change of it that stands beside the test breaks the promise, and the test
 has to fail: `python -m tests.mutations TEST`. A test without one may still be needed, because a
@@ -60,47 +54,24 @@ def guarantee(promise: str, file: str = "", old: str = "", new: str = "") -> Cal
 
 @dataclass(frozen=True)
 class Guarantee:
-    """A decorator of a test.
-
-    Attributes:
-        test: node id of the test.
-        run_by: who runs it, in the words of the page's first table.
-    """
+    """A decorator of a test, whose node id is `test`."""
 
     promise: str
     file: str
     old: str
     new: str
     test: str
-    run_by: str
-
-
-def name_runner(marks: list[str]) -> str:
-    """Returns who runs a test with these marks."""
-    for kind in ("reliability", "slow"):
-        if f"pytest.mark.{kind}" in marks:
-            return kind
-    has_slow_cases = any("marks=pytest.mark.slow" in mark for mark in marks)
-    return "default, slow" if has_slow_cases else "default"
 
 
 def list_of_file(file: Path) -> Iterator[Guarantee]:
     """Yields the guarantees of a module's tests."""
-    body = ast.parse(file.read_text(encoding="utf-8")).body
-    of_module = [
-        mark
-        for node in body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
-        for mark in (node.value.elts if isinstance(node.value, ast.List) else [node.value])
-    ]
-    for node in body:
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            runner = name_runner([ast.unparse(m) for m in (*of_module, *node.decorator_list)])
             name = f"{file.relative_to(ROOT)}::{node.name}"
             for call in node.decorator_list:
                 if isinstance(call, ast.Call) and ast.unparse(call.func) == "guarantee":
                     values = [ast.literal_eval(value) for value in call.args]
-                    yield Guarantee(*values, *[""] * (4 - len(values)), name, runner)
+                    yield Guarantee(*values, *[""] * (4 - len(values)), name)
 
 
 def list_guarantees() -> list[Guarantee]:
@@ -125,11 +96,11 @@ def format_page() -> str:
     others = dict.fromkeys(one.promise for one in found if one.promise not in listed)
     lines = [HEAD]
     for page, promises in {**sections, "Other promises": list(others)}.items():
-        lines += [f"## {page}\n", "| promise, its tests | run by | changed file |", "|---|---|---|"]
+        lines += [f"## {page}\n", "| promise, its tests | changed file |", "|---|---|"]
         for promise in promises:
-            lines.append(f"| **{promise}** | | |")
+            lines.append(f"| **{promise}** | |")
             rows = [one for one in found if one.promise == promise]
-            lines += [f"| `{one.test}` | {one.run_by} | {one.file} |" for one in rows]
+            lines += [f"| `{one.test}` | {one.file} |" for one in rows]
         lines.append("")
     return "\n".join(lines)
 

@@ -2,65 +2,60 @@
 
 from __future__ import annotations
 
+import re
 import socket
-import threading
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from http.client import HTTPConnection, HTTPException
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import ThreadingTCPServer
+from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
-PASS, UNANSWERED, REFUSED = "pass", "unanswered", "refused"
-SLOW_DOWN, HANGING, DENIED = "slow-down", "hanging", "denied"
-OUTAGES = (REFUSED, SLOW_DOWN, HANGING, DENIED)
-EXPIRED, REDIRECTED = "expired credentials", "redirected"
-LOGIN_PAGE, TRUNCATED = "login page", "truncated"
-SKEWED, TIMED_OUT, DAMAGED = "wrong clock", "slow upload", "damaged body"
-MOVED, NO_CHECKSUMS = "another region", "no checksums"
-# An ETag of an object that S3 has encrypted by KMS is not its MD5.
-KMS_ETAG = f'"{"0" * 32}"'
-
-
-def _error(code: str, message: str) -> str:
-    return f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
-
-
-# Mode -> status with a further header, and body.
+PASS, UNANSWERED, REFUSED, HANGING = "pass", "unanswered", "refused", "hanging"
+# Mode -> status with further headers, and S3's code of the error or the whole body.
 ANSWERS = {
-    SLOW_DOWN: ("503 Service Unavailable", _error("SlowDown", "Please reduce your request rate.")),
-    DENIED: ("403 Forbidden", _error("AccessDenied", "Access Denied")),
-    EXPIRED: ("400 Bad Request", _error("ExpiredToken", "The provided token has expired.")),
-    SKEWED: ("403 Forbidden", _error("RequestTimeTooSkewed", "The time difference is too large.")),
-    TIMED_OUT: ("400 Bad Request", _error("RequestTimeout", "The socket was not read from.")),
-    DAMAGED: ("400 Bad Request", _error("BadDigest", "The digest did not match.")),
-    MOVED: (
+    "slow-down": ("503 Service Unavailable", "SlowDown"),
+    "denied": ("403 Forbidden", "AccessDenied"),
+    "expired credentials": ("400 Bad Request", "ExpiredToken"),
+    "wrong clock": ("403 Forbidden", "RequestTimeTooSkewed"),
+    "slow upload": ("400 Bad Request", "RequestTimeout"),
+    "damaged body": ("400 Bad Request", "BadDigest"),
+    "another region": (
         "301 Moved Permanently\r\nx-amz-bucket-region: eu-central-1",
-        _error("PermanentRedirect", "Use the bucket's endpoint."),
+        "PermanentRedirect",
     ),
-    NO_CHECKSUMS: ("400 Bad Request", _error("InvalidArgument", "Unsupported header.")),
-    REDIRECTED: ("307 Temporary Redirect\r\nLocation: http://127.0.0.1:9/other", ""),
-    LOGIN_PAGE: ("200 OK", "<html>Please log in.</html>"),
-    TRUNCATED: ("200 OK", ""),
+    "no checksums": ("400 Bad Request", "InvalidArgument"),
+    "redirected": ("307 Temporary Redirect\r\nLocation: http://127.0.0.1:9/other", ""),
+    "login page": ("200 OK", "<html>Please log in.</html>"),
+    "truncated": ("200 OK", ""),
 }
+OUTAGES = (REFUSED, "slow-down", HANGING, "denied")
 # Wrong answers, which are not outages.
 WRONG = tuple(mode for mode in ANSWERS if mode not in OUTAGES)
+ETAG = re.compile(rb'(?i)(?<=\netag: ")[0-9a-f]{32}')
+
+
+class Server(ThreadingTCPServer):
+    allow_reuse_address = daemon_threads = True
+    request_queue_size = 100
 
 
 class FaultProxy:
-    """Passes requests through, refuses connections, answers with errors, or never answers.
+    """Passes bytes through, refuses connections, answers with errors, or never answers.
 
-    An HTTP proxy on loopback. Heads and bodies pass unchanged, so signatures stay valid: the client
-    signs for the proxy's address. UNANSWERED passes requests through, but not their answers.
+    Signatures stay valid, because the client signs for the proxy's address. UNANSWERED passes
+    requests through, but not their answers.
 
     Args:
-        has_kms: the ETags of answers are those of a bucket that S3 encrypts by KMS.
+        has_kms: the ETags of answers are those of a bucket that S3 encrypts by KMS, which are not
+            the MD5 of an object.
     """
 
     def __init__(self, upstream_url: str, has_kms: bool = False) -> None:
-        self.upstream, self.has_kms = urlsplit(upstream_url).netloc, has_kms
+        parts = urlsplit(upstream_url)
+        self.upstream, self.has_kms = (parts.hostname, parts.port), has_kms
         self.mode, self._port = PASS, 0
-        self._server: ThreadingHTTPServer | None = None
+        self._server: ThreadingTCPServer | None = None
         self.connections: set[socket.socket] = set()
 
     @property
@@ -86,61 +81,46 @@ class FaultProxy:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         if mode != REFUSED:
-            self._server = ThreadingHTTPServer(("127.0.0.1", self._port), partial(Handler, self))
-            self._port = self._server.server_port
-            threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+            self._server = Server(("127.0.0.1", self._port), self._serve)  # type: ignore[arg-type]
+            self._port = self._server.server_address[1]
+            Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket, *_: Any) -> None:
+        """Serves one connection as the mode says."""
+        self.connections.add(connection)
+        with suppress(OSError):  # it was closed meanwhile
+            if self.mode in (PASS, UNANSWERED):
+                with socket.create_connection(self.upstream) as upstream:
+                    answer = Thread(target=pump, args=(upstream, connection, self._change))
+                    answer.start()
+                    pump(connection, upstream)
+                    answer.join()
+            elif self.mode in ANSWERS:
+                connection.recv(1 << 16)
+                connection.sendall(format_answer(self.mode))
+                connection.shutdown(socket.SHUT_WR)
+            while connection.recv(1 << 16):
+                pass
+
+    def _change(self, answer: bytes) -> bytes:
+        if self.mode == UNANSWERED and not answer.startswith(b"HTTP/1.1 100 "):
+            return b""
+        return ETAG.sub(b"0" * 32, answer) if self.has_kms else answer
 
 
-class Handler(BaseHTTPRequestHandler):
-    """Serves one connection as the proxy's mode says."""
+def format_answer(mode: str) -> bytes:
+    status, text = ANSWERS[mode]
+    text = f"<Error><Code>{text}</Code></Error>" if text.isalpha() else text
+    head = f"HTTP/1.1 {status}\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n"
+    answer = (head + text).encode()
+    return answer[: len(answer) // 2] if mode == "truncated" else answer
 
-    protocol_version = "HTTP/1.1"
 
-    def __init__(self, proxy: FaultProxy, *connection: Any) -> None:
-        self._proxy = proxy
-        with suppress(OSError, HTTPException):  # a connection that was closed meanwhile
-            super().__init__(*connection)
-
-    def setup(self) -> None:
-        super().setup()
-        self._proxy.connections.add(self.connection)
-
-    def do_PUT(self) -> None:
-        body = self.rfile.read(int(self.headers.get("content-length", 0)))
-        mode = self._proxy.mode
-        if mode in ANSWERS:
-            status, text = ANSWERS[mode]
-            head = f"HTTP/1.1 {status}\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n"
-            answer = (head + text).encode()
-            self.wfile.write(answer[: len(answer) // 2] if mode == TRUNCATED else answer)
-            self.close_connection = True
-        elif mode == HANGING:
-            self.rfile.read(1)
-        else:
-            self._pass_on(body, is_answered=mode != UNANSWERED)
-
-    do_GET = do_POST = do_HEAD = do_DELETE = do_PUT
-
-    def _pass_on(self, body: bytes, is_answered: bool) -> None:
-        del self.headers["expect"]  # it is answered
-        upstream = HTTPConnection(self._proxy.upstream)
-        upstream.request(self.command, self.path, body, dict(self.headers))
-        reply = upstream.getresponse()
-        content = reply.read()
-        upstream.close()
-        if not is_answered:
-            self.rfile.read(1)
-            return
-        if self._proxy.has_kms and "etag" in reply.headers:
-            reply.headers.replace_header("etag", KMS_ETAG)
-        if self.command != "HEAD":
-            del reply.headers["transfer-encoding"], reply.headers["content-length"]
-            reply.headers["content-length"] = str(len(content))
-        self.send_response_only(reply.status, reply.reason)
-        for name, value in reply.headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        pass
+def pump(
+    source: socket.socket, target: socket.socket, change: Callable[[bytes], bytes] = bytes
+) -> None:
+    """Passes bytes on until their sender has no more."""
+    with suppress(OSError):
+        while part := source.recv(1 << 16):
+            target.sendall(change(part))
+        target.shutdown(socket.SHUT_WR)

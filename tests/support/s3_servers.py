@@ -1,4 +1,4 @@
-"""S3 servers on loopback: SeaweedFS, which checks signatures, and moto."""
+"""SeaweedFS, an S3 server that checks signatures, on loopback."""
 
 from __future__ import annotations
 
@@ -111,19 +111,6 @@ def run_seaweedfs() -> Iterator[S3Server]:
             stop_timeout_s=0.0,
         ):
             yield server
-
-
-@contextmanager
-def run_moto() -> Iterator[S3Server]:
-    """Runs moto in this process; it checks no signatures, but knows KMS and storage classes."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(LOOPBACK, 0, verbose=False)
-    server.start()
-    try:
-        yield S3Server(f"http://{LOOPBACK}:{server.get_host_and_port()[1]}", make_environ())
-    finally:
-        server.stop()
 
 
 def can_store(client: Any) -> bool:

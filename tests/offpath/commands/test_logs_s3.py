@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.offpath.conftest import Done
+from offpath.handler.prediction_log.packing import compress
+from tests.offpath.commands.test_logs_poisoned import LONG_LINE, RECORD
+from tests.offpath.conftest import Done, Run
 from tests.support.bucket import Bucket
 from tests.support.s3_servers import S3Server
 from tests.support.spool_writers import Writer
@@ -83,3 +85,18 @@ def test_two_workers_and_a_ship_from_outside_deliver_everything_once(
     report = run_logs("report", *sets, "--json", **store)
     assert report.code == 0, report.err
     assert json.loads(report.out)["figures"]["requests_a"] == len(counts)
+
+
+def test_a_poisoned_bucket_is_read_but_for_its_bombs(
+    seaweedfs: S3Server, bucket: Bucket, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs.endpoint_url)
+    poisoned = RECORD.replace(b'"x"', rb'"cat\ud800"')
+    for name, content in {"1": poisoned, "2": LONG_LINE, "3": RECORD}.items():
+        key = f"predictions/dt=2026-11-21/hour=03/{name}.jsonl.gz"
+        bucket.client.put_object(Bucket=bucket.name, Key=key, Body=compress(content))
+
+    done = run("logs", "read", bucket.uri)
+
+    assert done.code == 1 and "1 objects" in done.err and "/2.jsonl.gz" in done.err
+    assert r"cat\ud800" in done.out and " x " in done.out

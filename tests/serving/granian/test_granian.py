@@ -29,11 +29,10 @@ from tests.support.attacks import slow_upload
 from tests.support.echo_archive import MakeMar, make_settings
 from tests.support.eventually import MAX_S, eventually
 from tests.support.front import (
+    HOSTILE_USER_IDS,
     FrontProcess,
-    check_hostile_user_ids,
     granian,
     is_alive,
-    kill,
     logged,
     send_hostile_user_ids,
 )
@@ -390,8 +389,7 @@ def test_sigkill_of_the_command_leaves_no_process_no_folder_and_nobody_to_reload
     with changing.load("/predictions/tricky", [jpeg()]) as seen:
         eventually(lambda: len(seen.answered) > 20)
         pids = changing.processes()
-        kill(changing.process.pid)
-        changing.process.wait()
+        changing.kill()
         eventually(lambda: not any(map(is_alive, pids)))
     eventually(lambda: not changing.run.exists() and not changing.bodies.exists())
     # The kernel may give the killed door's process id to a stranger.
@@ -456,4 +454,5 @@ def test_sigterm_answers_what_is_in_flight_and_every_answer_is_in_the_log_once(
         assert door.terminate() == 0
     seen.check_end()
     assert not door.run.exists() and not door.bodies.exists()
-    check_hostile_user_ids(door.log_dir.parent)
+    user_ids = {record["user_id"] for record in door.check_log(door.log_dir.parent)}
+    assert HOSTILE_USER_IDS[-1].decode() in user_ids
