@@ -55,6 +55,8 @@ NO_METHOD = ErrorKind(405, "MethodNotAllowed", "send the image by POST or PUT")
 TOO_SLOW = ErrorKind(408, "RequestTimeout", "the body took too long to arrive")
 TOO_LARGE = ErrorKind(413, "PayloadTooLarge", "at most {max_body_bytes} bytes are accepted")
 BUSY = ErrorKind(503, "ServiceUnavailable", "too many requests are waiting; try again later", True)
+# As operators may choose it (`busy_status`).
+BUSY_429 = BUSY._replace(status=429)
 MODEL_GONE = ErrorKind(
     503, "ModelGone", "the process of the model ended; send the request again", True
 )

@@ -142,9 +142,9 @@ def to_frame(run: Run) -> pl.DataFrame:
         "value": pl.Float64,
         "values": pl.List(pl.Float64),
     }
-    columns = {name: [getattr(row, name) for row in run.rows] for name in schema if name != DUE}
-    columns[DUE] = [row.rate for row in run.rows]
-    return pl.DataFrame({name: columns[name] for name in schema}, schema=schema)
+    fields = {name: "rate" if name == DUE else name for name in schema}
+    columns = {name: [getattr(row, field) for row in run.rows] for name, field in fields.items()}
+    return pl.DataFrame(columns, schema=schema)
 
 
 def derive(frame: pl.DataFrame) -> pl.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from offpath.handler.error_kinds import (
-    BUSY,
+    BUSY_429,
     ENDS_WORKERS,
     MODEL_GONE,
     OF_DOOR,
@@ -16,8 +16,7 @@ from offpath.handler.wire_names import REQUEST_ID_HEADER
 from offpath.serving.server.properties import CONF_DIR
 
 OPENAPI = "openapi.json"
-# BUSY with 429 too, which operators may choose.
-KINDS = (*OF_ITEMS, *OF_DOOR, BUSY._replace(status=429), MODEL_GONE, WORKER_DIED, ENDS_WORKERS)
+KINDS = (*OF_ITEMS, *OF_DOOR, BUSY_429, MODEL_GONE, WORKER_DIED, ENDS_WORKERS)
 
 
 def render_openapi() -> str:

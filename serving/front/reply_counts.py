@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from offpath.handler.error_kinds import BUSY, OF_DOOR
+from offpath.handler.error_kinds import BUSY, BUSY_429, OF_DOOR
 from offpath.handler.latency import REQUEST_BUCKETS, Histograms, name_class
 from offpath.serving.front.nginx_config import DOOR_METRICS, REPLIES
 from offpath.serving.front.splits import Split
@@ -52,8 +52,7 @@ class ReplyCounts:
         self._file = open(self._log, "rb")
         self._rest = b""
         # Zeros too, because Prometheus sees no increase in a counter that appears with its event.
-        kinds = (*OF_DOOR, BUSY._replace(status=429))  # as with `busy_status`
-        self._counts = Counter({f"{kind.status} {kind.type}": 0 for kind in kinds})
+        self._counts = Counter({f"{kind.status} {kind.type}": 0 for kind in (*OF_DOOR, BUSY_429)})
         self._copies = Counter(dict.fromkeys(COPIES, 0))
         # By MODEL/VERSION and status.
         self._of_canaries: Counter[tuple[str, str]] = Counter()

@@ -27,7 +27,7 @@ import pytest
 from offpath.deploy.ray.ray_export import export_ray
 from offpath.deploy.triton.triton_export import export_triton
 from offpath.handler.config import HandlerConfig
-from offpath.handler.error_kinds import BUSY, MODEL_GONE, OF_DOOR, OF_ITEMS
+from offpath.handler.error_kinds import BUSY_429, MODEL_GONE, OF_DOOR, OF_ITEMS
 from offpath.handler.wire_names import (
     ARRIVED_HEADER,
     BODY_HEADER,
@@ -150,7 +150,7 @@ def check_error(reply: httpx.Response, kind: str) -> None:
     place = f"responses/{body['code']}/content/application~1json/schema"
     jsonschema.validate(body, {**OPENAPI, "$ref": f"#/components/{place}"})
     if "torchserve" not in kind:  # Java has types of its own
-        kinds = (*OF_ITEMS, *OF_DOOR, MODEL_GONE, BUSY._replace(status=429))
+        kinds = (*OF_ITEMS, *OF_DOOR, MODEL_GONE, BUSY_429)
         assert (body["code"], body["type"]) in {(one.status, one.type) for one in kinds}
 
 
