@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 
 from offpath.errors import ExpectedError
@@ -36,7 +37,6 @@ class Readiness:
         self._next_check = 0.0
         # Why the canaries could not be changed the last time.
         self._failure = ""
-        self._pool = ThreadPoolExecutor(1)
         # The server that was asked for its state, and its answer.
         self._asked: tuple[Server, Future[list[ModelStatus] | None]] | None = None
         self._sick_ends: deque[float] = deque(maxlen=MAX_SICK)
@@ -46,7 +46,7 @@ class Readiness:
         server = self._rotation.current
         if self._asked is None:
             if time.monotonic() >= self._next_check:
-                self._asked = server, self._pool.submit(server.describe_models, READY_TIMEOUT_S)
+                self._asked = server, _ask(server)
             return
         asked, answer = self._asked
         if not answer.done():
@@ -103,3 +103,21 @@ class Readiness:
                     f"{MAX_SICK} workers ended with a broken model within {SICK_S:g} s; "
                     "/ping answers 503 until that has stopped"
                 )
+
+
+def _ask(server: Server) -> Future[list[ModelStatus] | None]:
+    """Returns what `Server.describe_models` will return.
+
+    The thread is a daemon, because Python waits for all others when it ends, and for ever for that
+    of a pool if a signal interrupted its start.
+    """
+    answer = Future[list[ModelStatus] | None]()
+
+    def run() -> None:
+        try:
+            answer.set_result(server.describe_models(READY_TIMEOUT_S))
+        except Exception as error:  # raised again where the answer is read
+            answer.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return answer

@@ -58,3 +58,30 @@ def test_a_signal_that_comes_while_python_drops_exceptions_still_ends_the_server
     with pytest.raises(raised), stopping_on_signals():
         Destroyed()
         time.sleep(MAX_S)
+
+
+# A thread is running before the call that starts it returns.
+ASKING = """
+import threading, types
+from offpath.serving.front.readiness import Readiness
+from offpath.serving.process.interrupts import Terminated
+wait = threading.Event.wait
+def interrupt(event, timeout=None):
+    wait(event, timeout)
+    threading.Event.wait = wait
+    raise Terminated
+server = types.SimpleNamespace(describe_models=lambda timeout_s: None)
+readiness = Readiness(None, types.SimpleNamespace(current=server), print)
+threading.Event.wait = interrupt
+try:
+    readiness.tell_ready()
+except Terminated:
+    print("stopped")
+"""
+
+
+def test_a_signal_that_comes_while_a_thread_starts_still_ends_the_process() -> None:
+    """It came when a door asked for its server's state the first time; `offpath demo` stayed."""
+    command = [sys.executable, "-c", ASKING]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=MAX_S)
+    assert (ended.stdout, ended.returncode) == ("stopped\n", 0), ended.stderr
