@@ -87,11 +87,3 @@ def test_launcher_without_a_fork_server_runs_plain_python(
     done = subprocess.run([other, script, "argument"], capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout.split() == ["argument", str(tmp_path)]
     assert "starting a plain worker" in done.stderr
-
-
-def test_other_programs_of_torchserve_get_plain_python(server: TorchServe) -> None:
-    launcher = server.log_dir.parent / "python"
-    done = subprocess.run(
-        [launcher, "-c", "import sys; print(sys.flags.isolated)"], capture_output=True, text=True
-    )
-    assert done.stdout.strip() == "0"

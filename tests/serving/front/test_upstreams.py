@@ -11,7 +11,6 @@ import pytest
 
 from offpath.errors import ExpectedError
 from offpath.serving.front.door_settings import DoorSettings
-from offpath.serving.front.door_tasks import find_last_number
 from offpath.serving.front.upstreams import check_successor, plan_upstreams
 from offpath.serving.rotation import Retired
 from offpath.serving.server.plan import plan_server
@@ -54,14 +53,6 @@ def test_a_successor_whose_model_has_another_name_is_refused(make_mar: MakeMar) 
     check_successor(old, old)
     with pytest.raises(ExpectedError, match="'echo', but the model store now has 'x'"):
         check_successor(old, new)
-
-
-def test_servers_are_numbered_after_those_of_earlier_commands(tmp_path: Path) -> None:
-    assert find_last_number(tmp_path / "none") == 0
-    for name in ("torchserve-2", "granian-11", "torchserve-x", "other"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "front-99").write_text("")
-    assert find_last_number(tmp_path) == 11
 
 
 def test_a_lack_of_descriptors_leaves_no_old_server_behind() -> None:
