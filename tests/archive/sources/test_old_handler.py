@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 import zipfile
 from pathlib import Path
@@ -15,7 +14,7 @@ import yaml
 from PIL import Image
 
 from offpath.archive.sources import old_handler
-from offpath.archive.sources.handler_process import describe, score
+from offpath.archive.sources.handler_process import describe
 from offpath.archive.sources.old_handler import compare_scores, convert_handler
 from offpath.archive.sources.stock_archive import unpack
 from offpath.errors import WrongOption
@@ -240,26 +239,3 @@ def test_an_old_handler_that_was_never_compared_is_refused(
 ) -> None:
     with pytest.raises(WrongOption, match="sizes of tensors.*--calibrate FOLDER"):
         compare(tmp_path, monkeypatch, "RuntimeError: sizes of tensors must match")
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
-@pytest.mark.parametrize(
-    ("postprocess", "said"),
-    [
-        pytest.param("['cat']", "returns a text", id="text"),
-        pytest.param("[self.context.manifest]", "NoneType", id="context"),
-        pytest.param("[data]", "not JSON serializable", id="tensor"),
-    ],
-)
-def test_a_postprocess_is_tried_without_a_context(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postprocess: str, said: str
-) -> None:
-    body = f"def postprocess(self, data): return {postprocess}"
-    write_handler(tmp_path, monkeypatch, "ImageClassifier", body)
-    torch.jit.script(MODEL).save(tmp_path / "net.pt")
-    manifest = {"model": {"modelName": "m", "handler": "a_handler.py", "serializedFile": "net.pt"}}
-    (tmp_path / "MAR-INF").mkdir()
-    (tmp_path / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
-    Image.new("RGB", (32, 32), (51, 102, 153)).save(tmp_path / "one.png")
-    (found,) = score(str(tmp_path), "a_handler.py", [str(tmp_path / "one.png")])
-    assert said in found

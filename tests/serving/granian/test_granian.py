@@ -282,28 +282,6 @@ def test_a_model_that_fails_writes_a_line_a_second_into_a_log_with_a_bound(
     assert "it failed again" in log.read_text()
 
 
-def test_metrics_have_torchserves_names_and_count_what_was_answered(door: FrontProcess) -> None:
-    before, requests = read_metrics(door, "near-free"), read_metrics(door)
-    for _ in range(5):
-        httpx.post(f"{door.url}/predictions/near-free", content=jpeg())
-    httpx.post(f"{door.url}/predictions/near-free", content=b"no image")
-
-    def grown(name: str) -> float:
-        return read_metrics(door, "near-free")[name] - before.get(name, 0.0)
-
-    # The last answers of the test before may be counted here too.
-    eventually(lambda: grown("offpath_items_total") >= 6)
-    requests_total = "ts_inference_requests_total"
-
-    eventually(lambda: grown(requests_total) == grown("offpath_items_total"))
-    now = read_metrics(door)
-    assert now["Requests2XX"] >= requests.get("Requests2XX", 0) + 5
-    assert now["Requests4XX"] >= requests.get("Requests4XX", 0) + 1
-    assert grown("ts_inference_latency_microseconds") > grown("ts_queue_latency_microseconds")
-    assert grown("offpath_stage_seconds_total") > 0
-    assert read_metrics(door)["WorkerLoadTime"] > 0
-
-
 @pytest.fixture(scope="module")
 def changing(
     granian_store: Path, tmp_path_factory: pytest.TempPathFactory
