@@ -99,7 +99,7 @@ class CustomReplies:
                 item.error = without_frames(error)
                 return encode_error(item.error)
             self._announce(error, "its status, type or message cannot be sent")
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # `sys.exit` would end the batch's thread
             self._announce(error, str(error))
         item.error = PostprocessFailed(FAILED)
         return encode_error(item.error)

@@ -209,7 +209,10 @@ class Pipeline:
         try:
             do_some()
         finally:
-            wait(helpers)  # so that none still works on this batch when the next one begins
+            # None may still work on this batch when the next one begins. One that has not begun
+            # has nothing left to do, and would first wait for another batch.
+            helpers = [helper for helper in helpers if not helper.cancel()]
+            wait(helpers)
         for helper in helpers:
             helper.result()
 

@@ -15,7 +15,7 @@ from offpath.serving.client import Client, Prediction
 from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.door_tasks import DoorTasks
-from offpath.serving.process.descriptors import awaiting_descriptors
+from offpath.serving.process.resources import awaiting_resources
 from offpath.serving.process.interrupts import Hangup
 from offpath.serving.process.tmp_folders import FilesRemoved, check_exist
 from offpath.serving.rotation import Rotation
@@ -155,7 +155,7 @@ class Session:
         for task in self.tasks:
             name, failure = getattr(task, "__name__", "a task"), ""
             try:
-                with awaiting_descriptors(self._view.show_problem):
+                with awaiting_resources(self._view.show_problem):
                     task()
             except ExpectedError:
                 raise

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from offpath.errors import ExpectedError
 from offpath.serving.granian.granian_server import GranianServer
-from offpath.serving.process.descriptors import awaiting_descriptors
+from offpath.serving.process.resources import awaiting_resources
 from offpath.serving.server.in_force import ENGINE_CURE, LOG, check_in_force, find_log_problem
 from offpath.serving.server.management import ModelStatus
 from offpath.serving.server.plan import ServePlan, plan_server
@@ -63,7 +63,7 @@ def stop_at_last(server: Server) -> None:
     """Stops a server, and waits where no files can be opened: its processes must not be left."""
     is_stopped = False
     while not is_stopped:
-        with awaiting_descriptors(lambda text: None):
+        with awaiting_resources(lambda text: None):
             server.stop()
             is_stopped = True
 

@@ -38,24 +38,26 @@ class Children:
             its process id; 0 in the child, which keeps none of the descriptors here.
 
         Raises:
-            OSError: no descriptor is left, so nothing was forked.
+            OSError: a descriptor, process or memory is missing, so nothing was forked.
         """
         # The child's pidfd takes the place that this finds.
         os.close(os.dup(0))
         parent = os.getpid()
         # Otherwise a SIGTERM could run this process's handler in the child, or not reach the child.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-        pid = os.fork()
-        if pid == 0:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            end_with_parent(parent)
-            self.selector.close()
-            for pidfd in self._pidfds.values():
-                os.close(pidfd)
-        else:
-            self._pidfds[pid] = os.pidfd_open(pid)
-            self.selector.register(self._pidfds[pid], selectors.EVENT_READ, data)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        try:
+            pid = os.fork()
+            if pid == 0:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                end_with_parent(parent)
+                self.selector.close()
+                for pidfd in self._pidfds.values():
+                    os.close(pidfd)
+            else:
+                self._pidfds[pid] = os.pidfd_open(pid)
+                self.selector.register(self._pidfds[pid], selectors.EVENT_READ, data)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         return pid
 
     def note_end(self, pid: int) -> int:

@@ -30,7 +30,7 @@ from offpath.serving.fork.children import (  # noqa: E402
     share_memory,
 )
 from offpath.serving.fork.fork_request import LENGTH, ForkRequest, receive_request  # noqa: E402
-from offpath.serving.process.descriptors import awaiting_descriptors  # noqa: E402
+from offpath.serving.process.resources import awaiting_resources  # noqa: E402
 
 BACKLOG = 128
 RETRY_S = 0.2
@@ -75,18 +75,18 @@ class ForkServer:
             launcher, _ = self._listener.accept()
         except OSError as error:
             # No descriptor is left: wait until one is free.
-            print(f"cannot accept a launcher: {error!r}", flush=True)
+            say(f"cannot accept a launcher: {error!r}")
             time.sleep(RETRY_S)
             return None
         launcher.settimeout(RECEIVE_TIMEOUT_S)
         try:
             request, streams = receive_request(launcher)
         except OSError as error:
-            print(f"cannot read a launcher's request: {error!r}", flush=True)
+            say(f"cannot read a launcher's request: {error!r}")
             launcher.close()
             return None
         pid = -1
-        with awaiting_descriptors(print):
+        with awaiting_resources(say):
             pid = self._children.fork(launcher)
         if pid == 0:
             os.close(self._owner)
@@ -114,6 +114,11 @@ class ForkServer:
             launcher.sendall(LENGTH.pack(code if code >= 0 else 128 - code))
         self._children.selector.unregister(launcher)
         launcher.close()
+
+
+def say(text: str) -> None:
+    with contextlib.suppress(OSError):  # a full disk must not end the workers
+        print(text, flush=True)
 
 
 def run_worker(request: ForkRequest, streams: list[int], base_path: list[str]) -> None:

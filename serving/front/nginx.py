@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from offpath.errors import ExpectedError, MissingPackage
-from offpath.serving.process.guard import Guard
+from offpath.serving.process.guard import start_guarded
 from offpath.serving.process.processes import end_family, find_family
 
 # A graceful end spares kept connections on which a request is just arriving only from this version
@@ -135,17 +135,11 @@ class Nginx:
         self, binary: NginxBinary, config: Path, log: Path, folders: tuple[Path, ...]
     ) -> None:
         with open(log, "ab") as output:
-            self._process = subprocess.Popen(
-                binary.make_command(config, log),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                # Ctrl-C reaches only this process, which then ends all of nginx.
-                start_new_session=True,
-                umask=UMASK,
+            command = binary.make_command(config, log)
+            self._process, self._guard = start_guarded(
+                command, *folders, stdout=output, stderr=output, umask=UMASK
             )
         self.pid = self._process.pid
-        self._guard = Guard(self.pid, *folders)
 
     def is_running(self) -> bool:
         return self._process.poll() is None

@@ -35,7 +35,7 @@ from offpath.serving.fork.children import (  # noqa: E402
 from offpath.serving.granian.balance import share_numbers  # noqa: E402
 from offpath.serving.granian.plan import FIXED, Plan, WorkerPlan, read_plan  # noqa: E402
 from offpath.serving.granian.suspects import Note, SharedNotes, Suspects, is_crash  # noqa: E402
-from offpath.serving.process.descriptors import awaiting_descriptors  # noqa: E402
+from offpath.serving.process.resources import awaiting_resources  # noqa: E402
 
 # Seconds before a worker is started again, by the number of its quick ends in a row.
 PAUSES_S = (0, 1, 1, 2, 3, 5, 8, 13)
@@ -117,7 +117,7 @@ class Supervisor:
                 self._point_paths()
             for slot in self._slots:
                 is_due = not slot.pid and time.monotonic() >= slot.start_s
-                with awaiting_descriptors(log):
+                with awaiting_resources(log):
                     if is_due and not self._is_ending and self._fork(slot):
                         return slot
             is_settled = all(slot.target is slot for slot in self._slots)
@@ -271,7 +271,8 @@ def send(reports: socket.socket, slot: int, **report: Any) -> bool:
 def log(message: str) -> None:
     """Writes an error to the log, in the layout that server_log.py reads."""
     now = time.strftime("%Y-%m-%dT%H:%M:%S")
-    print(f"{now} [ERROR] supervisor granian - {message}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a full disk must not end the workers
+        print(f"{now} [ERROR] supervisor granian - {message}", file=sys.stderr, flush=True)
 
 
 def main(reports: socket.socket) -> None:

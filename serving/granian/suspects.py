@@ -20,7 +20,7 @@ import signal
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from offpath.handler.contract import LEFT, Classifier, Item, Model, Reply, Request
@@ -122,7 +122,10 @@ class WatchedModel:
         self._count_refused, self._open_request = count_refused, open_request
         self.close = model.close
         self.deadline_ms, self.in_flight = model.deadline_ms, model.in_flight
-        self._lock = threading.Lock()
+        self._lock, self._asked_alone = threading.Lock(), threading.Lock()
+        # One for each batch in work and the lane; a suspect takes all.
+        self._most = model.in_flight + 1
+        self._places = threading.Semaphore(self._most)
         # Thread -> what it has in work: a batch, or the costly image of the lane.
         self._in_work: dict[int, Sequence[Note]] = {}
         self._version, self._known = 0, dict[int, list[Any]]()
@@ -138,11 +141,8 @@ class WatchedModel:
     def read(self, request: Request) -> Item:
         """Reads a costly image; the lane calls this, beside the batches."""
         request = self._open(request)
-        self._write([self._make_note(hash_image(find_image(request.body)), request)])
-        try:
+        with self._noting([self._make_note(hash_image(find_image(request.body)), request)]):
             return self._classifier.read(request)
-        finally:
-            self._write(())
 
     def answer(self, items: Sequence[Item]) -> list[Reply]:
         return self._classifier.answer(items)
@@ -193,14 +193,26 @@ class WatchedModel:
             if file and self._open_request is not None:
                 with contextlib.suppress(OSError):  # the client has left
                     os.chmod(file, IN_WORK)
-        self._write(notes)
-        try:
+        with self._noting(notes, is_suspect):
             replies = self._model.classify(requests)
             if is_suspect and replies[0].status == LEFT:  # the lane would have others beside it
                 replies = self.answer([self._classifier.read(requests[0])])
             return replies
+
+    @contextlib.contextmanager
+    def _noting(self, notes: Sequence[Note], is_alone: bool = False) -> Iterator[None]:
+        """Notes what is in work during the block; with `is_alone` nothing else is."""
+        places = self._most if is_alone else 1
+        # Two that wait for the rest of the places would wait for each other.
+        with self._asked_alone if is_alone else contextlib.nullcontext():
+            for _ in range(places):
+                self._places.acquire()
+        self._write(notes)
+        try:
+            yield
         finally:
             self._write(())
+            self._places.release(places)
 
     def _write(self, notes: Sequence[Note]) -> None:
         with self._lock:

@@ -12,6 +12,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from typing import Any
+
+from offpath.serving.process.interrupts import holding_signals
 
 MODULE = "offpath.serving.process.guard"
 STOP_TIMEOUT_S = 15.0
@@ -40,6 +44,29 @@ class Guard:
         """Ends the guard after its server has ended. Safe to call twice."""
         self._process.kill()
         self._process.communicate()
+
+
+def start_guarded(
+    command: Sequence[str | os.PathLike[str]], *folders: object, **options: Any
+) -> tuple[subprocess.Popen[bytes], Guard]:
+    """Starts a process in a session of its own, and its guard, which removes the folders too.
+
+    Raises:
+        OSError: one of the two cannot be started; then neither is left.
+    """
+    # Ctrl-C reaches only this process, which then ends the other. A signal between the two starts
+    # would leave a process that nobody ends.
+    with holding_signals():
+        options = {"stdin": subprocess.DEVNULL, "start_new_session": True, **options}
+        process = subprocess.Popen(command, **options)
+        try:
+            return process, Guard(process.pid, *folders)
+        except OSError:
+            from offpath.serving.process.processes import end_family
+
+            end_family(process.pid, STOP_TIMEOUT_S)
+            process.wait()
+            raise
 
 
 def await_end() -> None:

@@ -54,6 +54,29 @@ def stopping_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def holding_signals() -> Iterator[None]:
+    """Lets SIGTERM and Ctrl-C wait for the end of the block.
+
+    They are not blocked in the kernel, because processes that the block starts would inherit that.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals interrupt only the main thread
+        return
+    held: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, frame: held.append(number))
+        for number in SIGNALS
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in held[:1]:
+            signal.raise_signal(number)
+
+
 class Hangup:
     """Remembers a SIGHUP that nobody has followed yet.
 

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from offpath.errors import ExpectedError
 from offpath.serving.fork.children import describe_end
-from offpath.serving.process.guard import Guard
+from offpath.serving.process.guard import Guard, start_guarded
 from offpath.serving.process.processes import end_family
 from offpath.serving.process.tmp_folders import make_short_tmp_dir, remove_folder
 from offpath.serving.server.management import ManagementClient, ModelStatus
@@ -218,18 +218,10 @@ class Server(ABC):
         # Connections take descriptors, and the usual soft limit is 1,024.
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        self._process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            # Ctrl-C then reaches only this process, which ends the whole server.
-            start_new_session=True,
-            **options,
+        self._process, self._guard = start_guarded(
+            command, self._folder, env=environment, stdout=log, stderr=log, **options
         )
         self.pid = self._process.pid
-        self._guard = Guard(self.pid, self._folder)
 
     def _log_lines(self) -> list[LogLine]:
         return read_log(self.log_dir / self.log_name, self._log_start)

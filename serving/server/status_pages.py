@@ -58,8 +58,9 @@ class StatusPages:
         self._listeners = []
 
     def _start(self, listener: BaseServer) -> None:
-        self._listeners.append(listener)
+        # First, because `close` would wait for ever for a thread that could not be started.
         threading.Thread(target=listener.serve_forever, daemon=True).start()
+        self._listeners.append(listener)
 
 
 class _Answer(BaseHTTPRequestHandler):

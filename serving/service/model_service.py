@@ -406,8 +406,8 @@ class ModelService:
                 read = iter(self._classifier.answer(items))
                 asked = iter(replies)
                 replies = [next(asked if isinstance(one, Request) else read) for one in batch]
-        except Exception as error:
-            # A classifier answers every failure itself; this one is a bug in it.
+        except (Exception, SystemExit) as error:
+            # A classifier answers every failure itself; this one is a bug in it, or `sys.exit`.
             logger.exception("the classifier failed on a batch")
             raise Refused(MODEL_GONE) from error
         if self._model.health is not None:

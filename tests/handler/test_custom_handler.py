@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 
 import pytest
 
@@ -27,6 +28,8 @@ class Defects:
             return dict(result.headers)
         if best.label == "no-json":
             return {"p": object()}
+        if best.label == "exits":
+            sys.exit("a library's way out")
         if best.label == "no-json-log":
             result.log["p"] = object()
         if best.label == "unsure":
@@ -49,7 +52,7 @@ def test_headers_of_the_front_door_are_hidden_from_custom_handlers() -> None:
     assert json.loads(reply.body) == {"a": "b"}
 
 
-@pytest.mark.parametrize("label", ["fails", "no-json", "no-json-log", "unsendable"])
+@pytest.mark.parametrize("label", ["fails", "exits", "no-json", "no-json-log", "unsendable"])
 def test_failing_item_gets_a_500_and_the_log_names_the_line(
     label: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -61,6 +61,14 @@ def test_failed_batch_leaves_no_thread_that_still_decodes(
     assert ended.is_set()
 
 
+def test_a_batch_does_not_wait_for_the_helpers_of_another(make_pipeline: MakePipeline) -> None:
+    pipeline, is_over = make_pipeline(2), threading.Event()
+    busy = pipeline._pool.submit(is_over.wait, MAX_S)
+    assert [reply.status for reply in classify(pipeline, [JPEG] * 3)] == [200] * 3
+    assert busy.running()
+    is_over.set()
+
+
 @pytest.mark.parametrize(
     ("score", "settings"),
     [

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import faulthandler
 import os
 import signal
 import socket
+import sys
 from functools import partial
 from types import SimpleNamespace
 
@@ -18,6 +21,7 @@ from offpath.serving.granian.plan import Plan, WorkerPlan
 from offpath.serving.granian.supervisor import LOOK_S, SILENT_S, Supervisor, send
 from offpath.serving.granian.suspects import Note
 from offpath.serving.granian.worker import insist
+from offpath.serving.process import resources
 from offpath.serving.server.served_model import ServedModel
 from tests.support.clock import Clock
 from tests.support.eventually import MAX_S
@@ -65,6 +69,28 @@ def test_only_a_worker_that_was_silent_while_others_ran_is_killed(
     running._kill_late()
     assert killed == []
     assert look(2 * LOOK_S, 0) == [101]
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE])
+def test_a_worker_that_cannot_be_started_and_a_full_disk_end_nothing(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    running, tries = make_supervisor(monkeypatch, 1), []
+
+    def fork() -> int:
+        tries.append(1)
+        running._is_ending = len(tries) == 3
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("os.fork", fork)
+    monkeypatch.setattr(resources, "PAUSE_S", 0)
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        assert running.run() is None
+        with contextlib.suppress(OSError):
+            full.close()
+    assert len(tries) == 3
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -30,13 +32,14 @@ COSTLY = b"costly"
 class Host:
     """A supervisor's part of a worker that may die."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, in_flight: int = 1) -> None:
         self.batches: list[list[bytes]] = []
+        self.beside = [b"beside"]
         self.refused: list[int] = []
         self.notes, self.suspects = SharedNotes(BATCH), Suspects(clock)
         model = SimpleNamespace(
             **{"classify": self._answer, "read": self._read, "answer": self._predict},
-            **{"health": None, "close": None, "deadline_ms": 0, "in_flight": 1},
+            **{"health": None, "close": None, "deadline_ms": 0, "in_flight": in_flight},
         )
         self.model = WatchedModel(
             model, self.notes, self.suspects.shared, lambda: self.refused.append(1), None
@@ -49,7 +52,8 @@ class Host:
 
     def _read(self, request: Request) -> Item:
         with ThreadPoolExecutor(1) as batches:
-            batches.submit(self.ask, b"beside").result()
+            for body in self.beside:
+                batches.submit(self.ask, body).result()
         return Item(request)
 
     def _predict(self, items: Sequence[Item]) -> list[Reply]:
@@ -113,8 +117,27 @@ def test_a_costly_image_is_counted_with_the_batch_beside_it_and_answered_alone(
         host.model.read(Request(COSTLY, "id"))  # in the lane, beside a batch
         host.suspects.count_death([Note(*one) for one in host.last])
     assert len(host.last) == 2 and not host.notes.read()
+    host.beside = []
     assert host.ask(COSTLY, b"a") == [None, 200]
     assert host.ask(COSTLY) == [200]
+
+
+def test_two_suspects_are_not_in_work_at_once(clock: Clock) -> None:
+    """The death of one would count for the other too, and refuse it."""
+    host = Host(clock, in_flight=2)
+    for _ in range(2):
+        host.die(POISON, b"a")
+    together = threading.Barrier(2)
+
+    def answer(requests: Sequence[Request]) -> list[Reply]:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            together.wait(0.5)
+        return [Reply(len(host.notes.read()), {}, b"") for _ in requests]
+
+    host.model._model.classify = answer
+    with ThreadPoolExecutor(2) as batches:
+        found = list(batches.map(host.ask, (POISON, b"a")))
+    assert found == [[1], [1]]
 
 
 def test_an_image_with_the_same_sample_is_not_refused_for_another_ones_deaths(host: Host) -> None:

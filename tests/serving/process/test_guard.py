@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from offpath.serving.process.processes import find_family
 from tests.support.eventually import eventually
 from tests.support.front import is_alive
@@ -63,6 +65,36 @@ def kill_after_start(script: str, argument: object) -> list[str]:
     process.wait()
     assert process.returncode == -signal.SIGKILL
     return words
+
+
+GUARDED = """
+import os, signal, sys
+from offpath.serving.process import guard
+from offpath.serving.process.interrupts import Terminated, stopping_on_signals
+class Guard(guard.Guard):
+    def __init__(self, pid, *folders):
+        print(pid, flush=True)
+        if sys.argv[1] == "no-guard":
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        os.kill(os.getpid(), signal.SIGTERM)
+        super().__init__(pid, *folders)
+guard.Guard = Guard
+try:
+    with stopping_on_signals():
+        guard.start_guarded(["sleep", "600"])
+except (OSError, Terminated) as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize(
+    ("case", "raised"), [("no-guard", "BlockingIOError"), ("signal", "Terminated")]
+)
+def test_a_start_that_fails_or_is_interrupted_leaves_nothing(case: str, raised: str) -> None:
+    command = [sys.executable, "-c", GUARDED, case]
+    pid, *said = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout.split()
+    assert said == [raised]
+    eventually(lambda: not is_alive(int(pid)))
 
 
 @guarantee(
