@@ -113,7 +113,7 @@ def test_invocations_leads_to_the_only_model(door: FrontProcess, body: bytes) ->
 @guarantee("Descriptors that run out")
 @guarantee(
     "File descriptors run out",
-    "serving/process/descriptors.py",
+    "serving/process/resources.py",
     "if error.errno not in (errno.EMFILE, errno.ENFILE):",
     "if True:",
 )
