@@ -1,6 +1,6 @@
 """Classifies a folder of photographs with `offpath batch` and with Ray Data, in turns.
 
-    python scripts/batch_beside_ray.py RESULT.json
+    python scripts/batch_beside_ray.py RESULT.txt
 
 Each has a process per core, batches of 8, and offpath's own pipeline inside. The rate is that of
 the whole command, with its start. The same cores decode alone first, and run the model alone, which
@@ -80,10 +80,18 @@ def measure(result: Path) -> None:
                     own = [] if tool == "offpath batch" else [str(cores)]
                     subprocess.run([*command, str(folder), output, *own], check=True, stdout=2)
                     rates[tool].append(count / (time.monotonic() - began_s))
-            found[workload] = {tool: [round(one, 1) for one in all] for tool, all in rates.items()}
-            medians = {tool: round(statistics.median(all), 1) for tool, all in rates.items()}
-            print(workload, medians, flush=True)
-            result.write_text(json.dumps(found, indent=1) + "\n")
+            found[workload] = rates
+    result.write_text(make_table(found))
+
+
+def make_table(found: dict[str, dict[str, list[float]]]) -> str:
+    """Makes a table of medians and ranges, in images per second."""
+    lines = [f"| | {' | '.join(found)} |", f"|---|{'---|' * len(found)}"]
+    for tool in next(iter(found.values())):
+        rounds = [workload[tool] for workload in found.values()]
+        cells = (f"{statistics.median(r):.1f} ({min(r):.1f}-{max(r):.1f})" for r in rounds)
+        lines.append(f"| {tool} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ for server in torchserve granian; do
     trial 5 "reloads-$server.txt" $long/test_front.py -k "$server and reloads"
 done
 trial 5 cost.txt $long/test_worst_cost.py
-[ -n "$try" ] || take 5 6 batch.json python scripts/batch_beside_ray.py FILE
+[ -n "$try" ] || take 5 6 batch.txt python scripts/batch_beside_ray.py FILE
 compare 6 as-it-is.json "${turns[@]}" --workload photos-55k --workload photos-1200k --rounds 2 \
   --servers torchserve-stock,granian-stock,offpath-granian-direct --baseline torchserve-stock \
   --variant 'torchserve-passive=torchserve-stock:env.OMP_WAIT_POLICY=passive'
