@@ -25,7 +25,7 @@ from offpath.serving.granian.worker import choose_gpu
 from offpath.serving.server.management import open_http
 from offpath.serving.server.plan import MAX_WORKERS, plan_server
 from offpath.serving.server.served_model import ServedModel
-from tests.support.attacks import slow_upload
+from tests.serving.contract.hostile_clients import slow_upload
 from tests.support.echo_archive import MakeMar, make_settings
 from tests.support.eventually import MAX_S, eventually
 from tests.support.front import (
