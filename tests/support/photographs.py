@@ -71,12 +71,6 @@ def encode(image: Image.Image, format: str, **options: Any) -> bytes:
     return file.getvalue()
 
 
-def with_bits(jpeg: bytes, bits: int) -> bytes:
-    """Makes the header of a baseline JPEG claim samples of so many bits."""
-    at = jpeg.index(b"\xff\xc0") + 4
-    return jpeg[:at] + bytes([bits]) + jpeg[at + 1 :]
-
-
 def find_photograph(name: str) -> Photograph:
     """Returns the photograph called `name`."""
     return {photograph.name: photograph for photograph in PHOTOGRAPHS}[name]
