@@ -10,8 +10,9 @@ import functools
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,6 @@ from httpx._transports import default as transports
 from offpath.serving.server import server as any_server
 from offpath.serving.server.server_settings import ServerSettings
 from tests.support.bucket import Bucket, read_out
-from tests.support.disks import small_disk
 from tests.support.echo_archive import MakeMar, make_settings, write_mar
 from tests.support.eventually import MAX_S
 from tests.support.s3_servers import S3Server, run_seaweedfs
@@ -237,6 +237,19 @@ def make_mar(tmp_path: Path) -> MakeMar:
         return write_mar(tmp_path / "store", *args, **kwargs)
 
     return make
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """Mounts a disk of some options of mount, such as `size=4m`; skips where that is forbidden."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(folder)]
+    if not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting a small disk is not permitted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.fixture

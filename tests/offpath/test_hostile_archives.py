@@ -10,9 +10,9 @@ import torch
 
 from offpath.serving.printable import UNPRINTABLE
 from tests.offpath.conftest import Run
+from tests.offpath.no_processes import forbid_processes
 from tests.support.guarantees import guarantee
 from tests.support.hostile_archives import CLASS_FILE, STOCK, pack, write_hostile
-from tests.support.no_processes import forbid_processes
 
 READERS = (
     "archive --from {} --output out",

@@ -22,9 +22,9 @@ import pytest
 from offpath.profiling.servers import archives
 from offpath.serving.prediction_log.reading import compare
 from offpath.serving.process.processes import find_family, find_fork_helpers
+from tests.conftest import small_disk
 from tests.reliability.conftest import LogTrial
 from tests.support.costly import SIDE, progressive_jpeg
-from tests.support.disks import small_disk
 from tests.support.eventually import MAX_S, eventually
 from tests.support.front import (
     BODIES,

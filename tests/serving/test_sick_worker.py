@@ -17,6 +17,7 @@ from offpath.serving.finding import State
 from offpath.serving.front.readiness import MAX_SICK
 from offpath.serving.prediction_log.reading import compare, open_store_at, read_records
 from offpath.serving.torchserve.torchserve_server import TorchServe
+from tests.serving.scrape import read_metrics
 from tests.support.eventually import eventually
 from tests.support.front import Reply, Seen, front, load, log_variables
 from tests.support.guarantees import guarantee
@@ -30,7 +31,6 @@ from tests.support.obedient_model import (
     change_models,
     read_ready_pids,
 )
-from tests.support.scrape import read_metrics
 
 pytestmark = pytest.mark.server
 CLIENTS = 12

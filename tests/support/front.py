@@ -33,7 +33,7 @@ from offpath.serving.front.upstreams import Upstreams
 from offpath.serving.prediction_log.reading import open_store_at, read_records
 from offpath.serving.prediction_log.shipping import ship_spool
 from offpath.serving.process.ports import resolve_ports
-from offpath.serving.process.processes import find_workers, is_running
+from offpath.serving.process.processes import find_workers
 from tests.support.answering_server import Answers, answering_server
 from tests.support.eventually import MAX_S, eventually
 from tests.support.images import jpeg
@@ -278,24 +278,6 @@ def is_well(url: str) -> bool:
     if wrong or metrics != [State.OK]:
         print(f"{url}: {wrong}, metrics {metrics}")
     return not wrong and metrics == [State.OK]
-
-
-def is_alive(pid: int) -> bool:
-    """Returns whether a process runs; a zombie does not."""
-    try:
-        return is_running(psutil.Process(pid))
-    except psutil.NoSuchProcess:
-        return False
-
-
-COUNT = r'^offpath_door_responses_total{status="(.*)",type="(.*)"} ([1-9].*)$'
-
-
-def read_counts(metrics_url: str = "", page: str = "") -> Counter[tuple[str, str]]:
-    """Reads a door's answers by status and type from its /metrics, or from a page of it."""
-    page = page or httpx.get(metrics_url, trust_env=False).text
-    found = re.findall(COUNT, page, re.MULTILINE)
-    return Counter({(status, kind): int(count) for status, kind, count in found})
 
 
 class Reply(NamedTuple):

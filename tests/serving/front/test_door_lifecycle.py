@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from offpath.serving.client import Client
-from tests.support.descriptors import no_new_descriptors
+from tests.serving.processes import no_new_descriptors
+from tests.serving.scrape import sum_metric
 from tests.support.eventually import eventually
 from tests.support.front import (
     BODIES,
@@ -30,7 +31,6 @@ from tests.support.front import (
 )
 from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
-from tests.support.scrape import sum_metric
 
 pytestmark = pytest.mark.server
 

@@ -26,13 +26,14 @@ from offpath.serving.server.management import open_http
 from offpath.serving.server.plan import MAX_WORKERS, plan_server
 from offpath.serving.server.served_model import ServedModel
 from tests.serving.contract.hostile_clients import slow_upload
+from tests.serving.processes import is_alive
+from tests.serving.scrape import read_lines
 from tests.support.echo_archive import MakeMar, make_settings
 from tests.support.eventually import MAX_S, eventually
 from tests.support.front import (
     HOSTILE_USER_IDS,
     FrontProcess,
     granian,
-    is_alive,
     logged,
     send_hostile_user_ids,
 )
@@ -50,7 +51,6 @@ from tests.support.obedient_model import (
     build_obedient,
 )
 from tests.support.photographs import encode
-from tests.support.scrape import read_lines
 
 pytestmark = pytest.mark.server
 WHY = (

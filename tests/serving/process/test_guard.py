@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from offpath.serving.process.processes import find_family
+from tests.serving.processes import is_alive
 from tests.support.eventually import eventually
-from tests.support.front import is_alive
 from tests.support.guarantees import guarantee
 
 # Each prints a line of numbers when all is there, and then stays.
