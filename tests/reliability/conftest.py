@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from offpath.serving.starting import start_server
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.bucket import Bucket
 from tests.support.echo_archive import make_settings
-from tests.support.front import Seen
+from tests.support.front import Seen, load
 from tests.support.s3_faults import FaultProxy
 from tests.support.s3_servers import S3Server, run_seaweedfs
 
@@ -34,6 +35,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if item.get_closest_marker(MARK)]
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
+
+
+def load_for(url: str, bodies: Sequence[bytes], clients: int, seconds: float) -> Seen:
+    """Returns the results of some seconds of load."""
+    with load(url, bodies, clients) as seen:
+        time.sleep(seconds)
+    return seen
 
 
 @dataclass(frozen=True)

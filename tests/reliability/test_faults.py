@@ -23,19 +23,10 @@ from offpath.profiling.servers import archives
 from offpath.serving.prediction_log.reading import compare
 from offpath.serving.process.processes import find_family, find_fork_helpers
 from tests.conftest import small_disk
-from tests.reliability.conftest import LogTrial
+from tests.reliability.conftest import LogTrial, load_for
 from tests.support.costly import SIDE, progressive_jpeg
 from tests.support.eventually import MAX_S, eventually
-from tests.support.front import (
-    BODIES,
-    FRONTS,
-    FrontProcess,
-    Reply,
-    Seen,
-    kill_part,
-    load,
-    load_for,
-)
+from tests.support.front import BODIES, FRONTS, FrontProcess, Reply, Seen, kill_part, load
 from tests.support.guarantees import guarantee
 from tests.support.s3_faults import OUTAGES, PASS, WRONG
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from select import select
@@ -26,15 +26,9 @@ import psutil
 
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
-from offpath.serving.front.door import Door as RealDoor
-from offpath.serving.front.door_settings import DoorSettings
-from offpath.serving.front.nginx import find_nginx
-from offpath.serving.front.upstreams import Upstreams
 from offpath.serving.prediction_log.reading import open_store_at, read_records
 from offpath.serving.prediction_log.shipping import ship_spool
-from offpath.serving.process.ports import resolve_ports
 from offpath.serving.process.processes import find_workers
-from tests.support.answering_server import Answers, answering_server
 from tests.support.eventually import MAX_S, eventually
 from tests.support.images import jpeg
 
@@ -156,12 +150,6 @@ class FrontProcess(ServeProcess):
             text=True,
         )
 
-    def check_no_reload(self) -> None:
-        """Checks that `offpath reload` finds that the door has ended."""
-        done = self.reload()
-        assert done.returncode == 1 and not done.stdout
-        assert "no `offpath serve --front` runs" in done.stderr
-
     def load(
         self, path: str, bodies: list[bytes], clients: int = 8, pause_s: float = 0.0
     ) -> AbstractContextManager[Seen]:
@@ -186,39 +174,6 @@ class FrontProcess(ServeProcess):
         """Ends the door without waiting for requests in flight."""
         self.kill()
         eventually(lambda: not self.run.exists() and not self.bodies.exists())
-
-
-@contextmanager
-def door_before_answers(
-    folder: Path,
-    room_bytes: int | None = None,
-    upstreams: Mapping[str, Any] = {},
-    version: tuple[int, ...] | None = None,
-    **settings: Any,
-) -> Iterator[tuple[RealDoor, Answers]]:
-    """Runs a real door, in this process, before a server with set answers instead of TorchServe.
-
-    Args:
-        folder: folder of its logs.
-        room_bytes: memory for bodies, by default what there is.
-        upstreams: of `Upstreams`.
-        version: nginx's, if it is to be taken for another one.
-        settings: of `DoorSettings`.
-    """
-    port, metrics = resolve_ports("127.0.0.1", [0, 0])
-    made = DoorSettings(port=port, metrics_port=metrics, **settings)
-    nginx = find_nginx()
-    nginx = replace(nginx, version=version or nginx.version)
-    door = RealDoor(made, replace(Upstreams(False, 32 << 20, 240, 50), **upstreams), nginx, folder)
-    if room_bytes is not None:
-        door.place = replace(door.place, room_bytes=room_bytes)
-    with answering_server(path=door.place.run / "inference.sock") as answers:
-        try:
-            door.start()
-            door.set_ready(True)
-            yield door, answers
-        finally:
-            door.stop()
 
 
 def list_children(pid: int, name: str = "") -> list[psutil.Process]:
@@ -331,11 +286,6 @@ class Seen:
             f" ({self.new_broken} on new connections)"
         )
 
-    def check_end(self) -> None:
-        """Checks that a server that ended under this load answered all that it had accepted."""
-        assert set(self.statuses) == {200} and self.refused > 0, self
-        assert self.broken.total() == self.new_broken, self
-
 
 @contextmanager
 def load(
@@ -407,34 +357,12 @@ def is_open(connection: HTTPConnection) -> bool:
     return connection.sock is not None
 
 
-def load_for(url: str, bodies: Sequence[bytes], clients: int, seconds: float) -> Seen:
-    """Returns the results of some seconds of load."""
-    with load(url, bodies, clients) as seen:
-        time.sleep(seconds)
-    return seen
-
-
 def log_variables(folder: Path) -> dict[str, str]:
     """Returns the environment of a prediction log that is shipped to a folder."""
     return {
         "OFFPATH_PREDICTION_LOG": (folder / "log").as_uri(),
         "OFFPATH_SPOOL_DIR": str(folder / "spool"),
     }
-
-
-# Not UTF-8, a surrogate and a number beyond Unicode in UTF-8's form, and an escape.
-HOSTILE_USER_IDS = (b"\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\\ud800")
-
-
-def send_hostile_user_ids(url: str, body: bytes) -> None:
-    """Sends each of them with an image to a model; all are answered."""
-    for user_id in HOSTILE_USER_IDS:
-        assert httpx.post(url, content=body, headers={"X-User-Id": user_id}).status_code == 200
-
-
-def read_event_ids(folder: Path) -> Counter[str]:
-    """Counts each event id in the log."""
-    return Counter(str(record["event_id"]) for record in read_log(folder))
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:

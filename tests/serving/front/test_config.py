@@ -22,9 +22,9 @@ from offpath.serving.front.splits import Split
 from offpath.serving.front.upstreams import Upstreams
 from offpath.serving.process.ports import resolve_ports
 from offpath.serving.server.served_model import ServedModel
+from tests.serving.front.running_door import door_before_answers
 from tests.support.certificates import write_certificate
 from tests.support.eventually import eventually
-from tests.support.front import door_before_answers
 from tests.support.guarantees import guarantee
 
 UPSTREAMS = Upstreams(True, 32 << 20, 120, 1000)
