@@ -22,11 +22,10 @@ from httpx._transports import default as transports
 
 from offpath.serving.server import server as any_server
 from offpath.serving.server.server_settings import ServerSettings
-from tests.support.bucket import Bucket, read_out
+from tests.support.bucket import Bucket
 from tests.support.echo_archive import MakeMar, make_settings, write_mar
 from tests.support.eventually import MAX_S
 from tests.support.s3_servers import S3Server, run_seaweedfs
-from tests.support.spool_writers import Writer, run_writers
 
 if TYPE_CHECKING:
     from offpath.serving.torchserve.torchserve_server import TorchServe
@@ -276,14 +275,3 @@ def aws_environ(seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch) -> dict[st
 @pytest.fixture
 def bucket(seaweedfs: S3Server, aws_environ: dict[str, str]) -> Bucket:
     return Bucket(seaweedfs)
-
-
-@pytest.fixture
-def start_writer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Writer]]:
-    """Starts writers whose ledger is checked at the end: with the bucket, if there is one."""
-    settings = {"spool_dir": f"{tmp_path}/spool", "uri": f"file://{tmp_path}/out"}
-    count = functools.partial(read_out, tmp_path / "out")
-    if "bucket" in request.fixturenames:
-        count = request.getfixturevalue("bucket").event_counts
-    with run_writers(settings, count) as start:
-        yield start
