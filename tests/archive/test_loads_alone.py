@@ -17,7 +17,7 @@ import torch
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.handler_file import HandlerFile
 from tests.archive.conftest import MakeSpec
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 from tests.support.images import jpeg
 
 AnswerFrom = Callable[..., set[str]]

@@ -17,7 +17,7 @@ from offpath.handler.errors import BadEnvelope, ConfigError, ItemError
 from offpath.handler.request.forms import FORM, MULTIPART, parse_body, parse_multipart
 from offpath.handler.request.payload import JSON_KEYS, read_payload
 from tests.fuzz.seeds import read_corpus
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 
 LIMIT = 10_000
 FOUND = read_corpus("bodies")

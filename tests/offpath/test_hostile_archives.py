@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from offpath.serving.printable import UNPRINTABLE
+from tests.guarantees import guarantee
 from tests.offpath.conftest import Run
 from tests.offpath.no_processes import forbid_processes
-from tests.support.guarantees import guarantee
 from tests.support.hostile_archives import CLASS_FILE, STOCK, pack, write_hostile
 
 READERS = (

@@ -17,11 +17,11 @@ import pytest
 from offpath.profiling.load.workload import load_workload
 from offpath.serving.starting import start_server
 from tests.conftest import build
+from tests.guarantees import guarantee
 from tests.reliability.attacks import ATTACKS
 from tests.reliability.conftest import load_for
 from tests.support.echo_archive import make_settings
 from tests.support.front import FRONTS, Seen
-from tests.support.guarantees import guarantee
 
 CLIENTS = 24
 WINDOW_S = float(os.environ.get("OFFPATH_ATTACK_WINDOW_S", "4"))

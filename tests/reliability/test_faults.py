@@ -23,11 +23,11 @@ from offpath.profiling.servers import archives
 from offpath.serving.prediction_log.reading import compare
 from offpath.serving.process.processes import find_family, find_fork_helpers
 from tests.conftest import small_disk
+from tests.guarantees import guarantee
 from tests.reliability.conftest import LogTrial, load_for
 from tests.support.costly import SIDE, progressive_jpeg
 from tests.support.eventually import MAX_S, eventually
 from tests.support.front import BODIES, FRONTS, FrontProcess, Reply, Seen, kill_part, load
-from tests.support.guarantees import guarantee
 from tests.support.s3_faults import OUTAGES, PASS, WRONG
 
 STAGE_S = float(os.environ.get("OFFPATH_FAULT_STAGE_S", "4"))
@@ -374,8 +374,8 @@ def test_faults_a_clock_that_jumps(trial: LogTrial, tmp_path: Path, product: str
 def shifted_clock(folder: Path, shift: Path) -> dict[str, str]:
     """Returns an environment that shifts the wall clock by the seconds in a file."""
     if shutil.which("cc") is None:
-        pytest.skip("no C compiler for tests/support/shifted_clock.c")
-    source = Path(__file__).parents[1] / "support" / "shifted_clock.c"
+        pytest.skip("no C compiler for tests/reliability/shifted_clock.c")
+    source = Path(__file__).with_name("shifted_clock.c")
     library = folder / "shifted_clock.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
     return {"LD_PRELOAD": str(library), "OFFPATH_TEST_CLOCK": str(shift)}

@@ -17,6 +17,7 @@ from offpath.handler.input_maker import silence_decoders
 from offpath.handler.request.forms import FORM, MULTIPART, parse_body
 from offpath.handler.request.npy import NPY_MAGIC, read_npy
 from offpath.handler.request.payload import read_payload
+from tests.guarantees import guarantee
 from tests.support.costly import (
     MAX_BYTES,
     RGBA,
@@ -30,7 +31,6 @@ from tests.support.costly import (
     png_of_chunks,
     progressive_jpeg,
 )
-from tests.support.guarantees import guarantee
 from tests.support.photographs import encode
 
 CONFIG = HandlerConfig(exif_orientation=True)

@@ -34,8 +34,8 @@ from offpath.serving.client import (
     ServerUnreachable,
 )
 from offpath.serving.torchserve.torchserve_server import TorchServe
+from tests.guarantees import guarantee
 from tests.support.answering_server import Answers, answering_server
-from tests.support.guarantees import guarantee
 from tests.support.photographs import encode, find_photograph
 
 JPEG = encode(find_photograph("coffee").rgb, "JPEG")

@@ -17,10 +17,10 @@ from offpath.serving.finding import State
 from offpath.serving.front.readiness import MAX_SICK
 from offpath.serving.prediction_log.reading import compare, open_store_at, read_records
 from offpath.serving.torchserve.torchserve_server import TorchServe
+from tests.guarantees import guarantee
 from tests.serving.scrape import read_metrics
 from tests.support.eventually import eventually
 from tests.support.front import Reply, Seen, front, load, log_variables
-from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
 from tests.support.obedient_model import (
     BATCH,

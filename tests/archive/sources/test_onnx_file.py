@@ -25,7 +25,7 @@ from offpath.handler.model.engines.choose import make_engine
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 from tests.archive.onnx_models import CLASSES, write_onnx  # noqa: E402
-from tests.support.guarantees import guarantee  # noqa: E402
+from tests.guarantees import guarantee  # noqa: E402
 
 CPU = torch.device("cpu")
 

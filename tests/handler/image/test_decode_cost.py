@@ -19,6 +19,7 @@ from offpath.handler.errors import ImageTooCostly, ImageTooLarge, UnsupportedFor
 from offpath.handler.image import decode_cost
 from offpath.handler.image.decode import DecodeOptions, decode_image
 from offpath.handler.image.decode_cost import BUDGET_S, ImageLeft, UsualCost
+from tests.guarantees import guarantee
 from tests.support.costly import (
     bmp_of_runs,
     damaged_jpeg,
@@ -29,7 +30,6 @@ from tests.support.costly import (
     tiff_of_tags,
 )
 from tests.support.eventually import eventually
-from tests.support.guarantees import guarantee
 from tests.support.photographs import encode
 
 MAX_BYTES = HandlerConfig().max_payload_bytes

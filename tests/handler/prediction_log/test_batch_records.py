@@ -13,9 +13,9 @@ from offpath.handler.prediction_log.batch_records import make_records
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.record import FIELDS, Record, encode_records
 from offpath.handler.stages import BatchTimings, Stage
+from tests.guarantees import guarantee
 from tests.handler.conftest import MakePipeline
 from tests.handler.prediction_log.conftest import make_record
-from tests.support.guarantees import guarantee
 from tests.support.photographs import encode, find_photograph
 
 JPEG = bytearray(encode(find_photograph("coffee").rgb, "JPEG"))

@@ -7,7 +7,7 @@ import pytest
 
 from offpath.handler.errors import BadEnvelope
 from offpath.handler.request.forms import FORM, find_lost_field, parse_body, parse_multipart
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 
 TYPE = "multipart/form-data; boundary=xyz"
 BODY_BYTES = 8 * 2**20

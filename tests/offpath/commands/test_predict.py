@@ -11,10 +11,10 @@ from offpath.commands.predict import find_images
 from offpath.errors import ExpectedError
 from offpath.handler.request.npy import read_npy
 from offpath.serving.printable import UNPRINTABLE
+from tests.guarantees import guarantee
 from tests.offpath.conftest import Done, Run, read_json_keys
 from tests.support.answering_server import Answers, answering_server
 from tests.support.certificates import write_certificate
-from tests.support.guarantees import guarantee
 from tests.support.photographs import encode, find_photograph
 
 Predict = Callable[..., Done]

@@ -12,13 +12,13 @@ import psutil
 import pytest
 
 from offpath.serving.granian.worker import TICK_S
+from tests.guarantees import guarantee
 from tests.serving.conftest import Direct
 from tests.serving.contract.hostile_clients import FORMS, Form, connect
 from tests.serving.scrape import read_counts
 from tests.support.costly import PALETTE, png
 from tests.support.eventually import eventually
 from tests.support.front import FrontProcess
-from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
 
 pytestmark = pytest.mark.server

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
+from tests.guarantees import guarantee
 from tests.support.costly import PALETTE, png
 from tests.support.eventually import eventually
-from tests.support.guarantees import guarantee
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 pytestmark = pytest.mark.server

@@ -40,12 +40,12 @@ from offpath.serving.client import Client
 from offpath.serving.front.openapi import render_openapi
 from offpath.serving.service.messages import make_event_id
 from offpath.serving.starting import start_server
+from tests.guarantees import guarantee
 from tests.serving.contract import export_host
 from tests.support.bucket import read_out, read_spool
 from tests.support.echo_archive import make_settings
 from tests.support.eventually import MAX_S, eventually
 from tests.support.front import ServeProcess, log_variables
-from tests.support.guarantees import guarantee
 from tests.support.obedient_model import BATCH, BREAK, FOR_EVER, HANG, Flag, build_obedient
 from tests.support.photographs import PHOTOGRAPHS, encode
 

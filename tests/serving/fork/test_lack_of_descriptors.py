@@ -13,8 +13,8 @@ import pytest
 from offpath.serving.fork.children import Children
 from offpath.serving.fork.fork_request import STREAMS, ForkRequest, receive_request
 from offpath.serving.fork.fork_server import ForkServer
+from tests.guarantees import guarantee
 from tests.serving.processes import no_new_descriptors
-from tests.support.guarantees import guarantee
 
 REQUEST = ForkRequest(["worker.py"], {}, "/")
 

@@ -22,10 +22,10 @@ from offpath.serving.front.splits import Split
 from offpath.serving.front.upstreams import Upstreams
 from offpath.serving.process.ports import resolve_ports
 from offpath.serving.server.served_model import ServedModel
+from tests.guarantees import guarantee
 from tests.serving.front.running_door import door_before_answers
 from tests.support.certificates import write_certificate
 from tests.support.eventually import eventually
-from tests.support.guarantees import guarantee
 
 UPSTREAMS = Upstreams(True, 32 << 20, 120, 1000)
 WHEEL = find_nginx()

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from offpath.serving.client import Client
+from tests.guarantees import guarantee
 from tests.serving.ends import check_no_reload, last_load
 from tests.serving.processes import no_new_descriptors
 from tests.serving.scrape import sum_metric
@@ -28,7 +29,6 @@ from tests.support.front import (
     kill_part,
     run_kill_round,
 )
-from tests.support.guarantees import guarantee
 
 pytestmark = pytest.mark.server
 

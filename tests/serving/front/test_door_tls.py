@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from offpath.serving.client import Client
+from tests.guarantees import guarantee
 from tests.support.certificates import write_certificate
 from tests.support.echo_archive import write_mar
 from tests.support.eventually import eventually
 from tests.support.front import FrontProcess, front
-from tests.support.guarantees import guarantee
 
 pytestmark = pytest.mark.server
 

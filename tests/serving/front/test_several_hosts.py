@@ -16,11 +16,11 @@ import pytest
 from offpath.serving.front.door import Door
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.process.ports import resolve_ports
+from tests.guarantees import guarantee
 from tests.serving.front.running_door import door_before_answers
 from tests.support.answering_server import Answers
 from tests.support.certificates import write_certificate
 from tests.support.eventually import eventually
-from tests.support.guarantees import guarantee
 
 PAGE = Path(__file__).parents[3] / "docs" / "front-door.md"
 TOKEN = "a-token-0123456789"

@@ -19,12 +19,12 @@ import psutil
 import pytest
 
 from offpath.serving.check.running import check_server
+from tests.guarantees import guarantee
 from tests.serving.conftest import FEW_DESCRIPTORS, Direct
 from tests.serving.contract.hostile_clients import FORMS, OF_TORCHSERVE, connect, slow_upload
 from tests.serving.processes import no_new_descriptors
 from tests.support.eventually import MAX_S, eventually
 from tests.support.front import check_addresses, load
-from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
 
 pytestmark = pytest.mark.server

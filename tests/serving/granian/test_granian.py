@@ -25,6 +25,7 @@ from offpath.serving.granian.worker import choose_gpu
 from offpath.serving.server.management import open_http
 from offpath.serving.server.plan import MAX_WORKERS, plan_server
 from offpath.serving.server.served_model import ServedModel
+from tests.guarantees import guarantee
 from tests.serving.contract.hostile_clients import slow_upload
 from tests.serving.ends import check_no_reload, last_load
 from tests.serving.processes import is_alive
@@ -32,7 +33,6 @@ from tests.serving.scrape import read_lines
 from tests.support.echo_archive import MakeMar, make_settings
 from tests.support.eventually import MAX_S, eventually
 from tests.support.front import FrontProcess, granian, logged
-from tests.support.guarantees import guarantee
 from tests.support.hostile_archives import HOSTILE
 from tests.support.images import jpeg
 from tests.support.obedient_model import (
