@@ -93,7 +93,9 @@ class ServeProcess:
 
 
 class FrontProcess(ServeProcess):
-    """A running front door.
+    """A running front door, before TorchServe if the options say nothing else.
+
+    As a context manager it is stopped at the end of the block.
 
     Attributes:
         log_dir: folder of its logs.
@@ -107,6 +109,12 @@ class FrontProcess(ServeProcess):
         super().__init__(log_dir.with_suffix(".err"), *options, **env)
         config = (self.run / "nginx.conf").read_text()
         self.bodies = Path(re.findall(r"client_body_temp_path (\S+);", config)[0])
+
+    def __enter__(self) -> FrontProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def children(self, name: str) -> list[int]:
         """Returns its processes of a program or script, such as `java` or `nginx`."""
@@ -188,25 +196,14 @@ def list_children(pid: int, name: str = "") -> list[psutil.Process]:
     return found
 
 
-@contextmanager
-def front(store: Path, log_dir: Path, *options: object, **env: str) -> Iterator[FrontProcess]:
-    """Runs a front door before TorchServe, or what the options say, and stops it at the end."""
-    door = FrontProcess(store, log_dir, *options, **env)
-    try:
-        yield door
-    finally:
-        door.stop()
-
-
-def granian(store: Path, log_dir: Path, *options: object, **env: str) -> Front:
+def granian(store: Path, log_dir: Path, *options: object, **env: str) -> FrontProcess:
     """Runs a front door before Granian."""
-    return front(store, log_dir, "--server", "granian", *options, **env)
+    return FrontProcess(store, log_dir, "--server", "granian", *options, **env)
 
 
-Front = AbstractContextManager[FrontProcess]
-RunFront = Callable[..., Front]
+RunFront = Callable[..., FrontProcess]
 # By the server behind the front door.
-FRONTS: dict[str, RunFront] = {"torchserve": front, "granian": granian}
+FRONTS: dict[str, RunFront] = {"torchserve": FrontProcess, "granian": granian}
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Stands in for the processes in which Ray or Triton runs exports, which are asked over HTTP.
 
 It imports torch once. For each line of standard input, such as ["ray", "FOLDER"], a fork serves the
-export in the folder, and prints its port and process id.
+export in the folder, and prints its process id and port.
 
 `GET /health` runs the check by which Ray would replace the replica. Ray's requests and responses
 are passed on as they are. For Triton a body is a BYTES tensor, and the reply is the tensor REPLY, or
@@ -130,13 +130,11 @@ def main(kind: str, folder: Path) -> None:
     import offpath.handler
     import offpath.serving.service
 
-    said = {
-        "port": server.server_port,
-        "pid": os.getpid(),
-        "service": offpath.serving.service.__file__,
-        "handler": offpath.handler.__file__,
-    }
-    print(json.dumps(said), flush=True)
+    # Not of this checkout, which the environment has installed.
+    for module in (offpath.handler, offpath.serving.service):
+        assert Path(str(module.__file__)).is_relative_to(folder), module
+    assert "archive" in Path(offpath.handler.__file__).parts
+    print(json.dumps([os.getpid(), server.server_port]), flush=True)
     server.serve_forever()
 
 

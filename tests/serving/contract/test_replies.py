@@ -84,19 +84,19 @@ def forker(log: Path) -> Iterator[subprocess.Popen[str]]:
 @contextmanager
 def hosted(
     forker: subprocess.Popen[str], kind: str, archive: Path, folder: Path
-) -> Iterator[dict[str, Any]]:
-    """Runs an export in the stand-in of its host; returns what that says about itself."""
+) -> Iterator[str]:
+    """Runs an export in the stand-in of its host; returns its address."""
     if kind == TRITON:
         export_triton(archive, folder)
     else:
         export_ray(archive, folder)
     assert forker.stdin is not None and forker.stdout is not None
     print(json.dumps([kind, str(folder)]), file=forker.stdin, flush=True)
-    said = json.loads(forker.stdout.readline())
+    pid, port = json.loads(forker.stdout.readline())
     try:
-        yield {**said, "url": f"http://127.0.0.1:{said['port']}"}
+        yield f"http://127.0.0.1:{port}"
     finally:
-        os.kill(said["pid"], signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="module", params=SERVERS)
@@ -107,12 +107,8 @@ def adapter(
     kind = request.param
     if kind in HOSTS:
         folder, forker = tmp_path_factory.mktemp(kind), request.getfixturevalue("forker")
-        with hosted(forker, kind, model_store / "near-free.mar", folder / "export") as said:
-            # Not of this checkout, which the environment has installed.
-            modules = Path(said["service"]), Path(said["handler"])
-            assert all(module.is_relative_to(folder) for module in modules)
-            assert "archive" in modules[1].parts
-            with httpx.Client(base_url=said["url"], timeout=MAX_S) as client:
+        with hosted(forker, kind, model_store / "near-free.mar", folder / "export") as url:
+            with httpx.Client(base_url=url, timeout=MAX_S) as client:
                 yield kind, client
         return
     running = request.getfixturevalue("server" if kind == "torchserve" else kind)
@@ -413,8 +409,8 @@ def host(
     (tmp_path / "store").mkdir()
     flag = Flag(tmp_path / "flag")
     archive = build_obedient(tmp_path / "store", flag, workers=1, timeout_s=LIMIT_S)
-    with hosted(forker, request.param, archive, tmp_path / "export") as said:
-        yield Tricky(request.param, said["url"], flag)
+    with hosted(forker, request.param, archive, tmp_path / "export") as url:
+        yield Tricky(request.param, url, flag)
 
 
 def test_a_host_knows_of_a_broken_model(host: Tricky) -> None:
