@@ -22,6 +22,7 @@ from httpx._transports import default as transports
 
 from offpath.serving.server import server as any_server
 from offpath.serving.server.server_settings import ServerSettings
+from tests.support.answering_server import Answers, answering_server
 from tests.support.bucket import Bucket
 from tests.support.echo_archive import MakeMar, make_settings, write_mar
 from tests.support.eventually import MAX_S
@@ -107,6 +108,17 @@ def one_thread_a_process() -> None:
 
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Gives torch one thread: for many small layers, several would wait for each other."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -226,6 +238,13 @@ def echo_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe
     mar = write_mar(tmp_path_factory.mktemp("echo") / "store")
     with start_server(make_settings(mar)) as running:
         yield running
+
+
+@pytest.fixture
+def answers() -> Iterator[Answers]:
+    """Returns the answers of a server that does what they say."""
+    with answering_server() as server:
+        yield server
 
 
 @pytest.fixture

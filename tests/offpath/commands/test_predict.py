@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,12 +19,6 @@ from tests.support.photographs import encode, find_photograph
 
 Predict = Callable[..., Done]
 JPEG = encode(find_photograph("coffee").rgb, "JPEG")
-
-
-@pytest.fixture
-def answers() -> Iterator[Answers]:
-    with answering_server() as server:
-        yield server
 
 
 @pytest.fixture
