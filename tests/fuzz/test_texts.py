@@ -61,17 +61,7 @@ def test_any_body_is_bytes_or_a_4xx(body: bytes, name: str) -> None:
 
 
 PIECES = st.sampled_from(
-    [
-        b"--x",
-        b"\r\n",
-        b"--x--",
-        b"\r\n\r\n",
-        b"--",
-        b"\n",
-        b"data",
-        b"\xff",
-        b"x" * 5000,
-    ]
+    [b"--x", b"\r\n", b"--x--", b"\r\n\r\n", b"--", b"\n", b"data", b"\xff", b"x" * 5000]
     + [b'Content-Disposition: form-data; name="data"', b"name=", b'"', b";"]
 )
 

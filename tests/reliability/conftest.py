@@ -15,10 +15,7 @@ import pytest
 from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers import archives
-from offpath.serving.starting import start_server
-from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.bucket import Bucket
-from tests.support.echo_archive import make_settings
 from tests.support.front import Seen, load
 from tests.support.s3_faults import FaultProxy
 from tests.support.s3_servers import S3Server, run_seaweedfs
@@ -53,12 +50,6 @@ class LogTrial:
     archive: Path
     spool: Path
 
-    def start_server(self, name: str, server: str = "torchserve", **environ: str) -> TorchServe:
-        """Starts a server; `name` names its folder of logs."""
-        env = {**self.s3.environ, "OFFPATH_SPOOL_DIR": str(self.spool), **environ}
-        log_dir = self.spool.with_name(name)
-        return start_server(make_settings(self.archive, server=server, log_dir=log_dir, env=env))
-
     def ship(self) -> None:
         """Runs `offpath logs ship` in its own process, as an operator would."""
         command = [sys.executable, "-m", "offpath", "logs", "ship", "--spool"]
@@ -81,11 +72,7 @@ def trial(tmp_path: Path) -> Iterator[LogTrial]:
             "uri": bucket.uri,
             "segment_max_age_s": 2,
             "retry_max_s": 5,
-            "s3": {
-                "endpoint_url": proxy.endpoint_url,
-                "region": "us-east-1",
-                "timeout_s": 10,
-            },
+            "s3": {"endpoint_url": proxy.endpoint_url, "region": "us-east-1", "timeout_s": 10},
         }
         config = archives.offpath_config(model, WORKERS, prediction_log=log)
         (tmp_path / "store").mkdir()

@@ -22,10 +22,12 @@ import pytest
 from offpath.profiling.servers import archives
 from offpath.serving.prediction_log.reading import compare
 from offpath.serving.process.processes import find_family, find_fork_helpers
+from offpath.serving.starting import start_server
 from tests.conftest import small_disk
 from tests.guarantees import guarantee
 from tests.reliability.conftest import LogTrial, load_for
 from tests.support.costly import SIDE, progressive_jpeg
+from tests.support.echo_archive import make_settings
 from tests.support.eventually import MAX_S, eventually
 from tests.support.front import BODIES, FRONTS, FrontProcess, Reply, Seen, kill_part, load
 from tests.support.s3_faults import OUTAGES, PASS, WRONG
@@ -273,8 +275,11 @@ def fail_to_replace_model(bench: Bench) -> None:
 
 def kill_second_server(bench: Bench) -> None:
     """Starts and kills a second server on the same spool; the first server ships its records."""
-    server = bench.trial.start_server("second", bench.product)
-    with server:
+    trial = bench.trial
+    env = {**trial.s3.environ, "OFFPATH_SPOOL_DIR": str(trial.spool)}
+    log_dir = trial.spool.with_name("second")
+    settings = make_settings(trial.archive, server=bench.product, log_dir=log_dir, env=env)
+    with start_server(settings) as server:
         url = f"{server.inference_url}/predictions/{archives.NAME}"
         seen = load_for(url, BODIES[:1], 2, STAGE_S / 2)
         for process in find_family(server.pid):

@@ -89,11 +89,7 @@ class Samples:
         groups = {
             "workers MB": door.python_workers() + helpers,
             "server MB": servers,
-            "door MB": [
-                door.process.pid,
-                *door.children("nginx"),
-                *door.nginx_workers(),
-            ],
+            "door MB": [door.process.pid, *door.children("nginx"), *door.nginx_workers()],
         }
         everybody = [psutil.Process(pid) for pids in groups.values() for pid in pids]
         return {

@@ -40,11 +40,7 @@ def test_every_item_is_recorded_with_its_own_answer(make_pipeline: MakePipeline)
     good, bad, empty = record(make_pipeline, [JPEG, b"junk.", b""])
     assert [one.event_id for one in (good, bad, empty)] == ["id-0", "id-1", "id-2"]
     assert [one.status for one in (good, bad, empty)] == [200, 415, 400]
-    assert [one.error for one in (good, bad, empty)] == [
-        None,
-        "UnsupportedFormat",
-        "EmptyPayload",
-    ]
+    assert [one.error for one in (good, bad, empty)] == [None, "UnsupportedFormat", "EmptyPayload"]
     assert [one.payload_bytes for one in (good, bad, empty)] == [len(JPEG), 5, 0]
     assert [len(one.predictions) for one in (good, bad, empty)] == [5, 0, 0]
     assert good.user_id is None

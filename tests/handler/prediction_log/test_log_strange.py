@@ -13,10 +13,7 @@ from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.owner import AdoptedFolders, count_bytes
 from offpath.handler.prediction_log.prediction_log import PredictionLog
 from offpath.handler.prediction_log.segment import SegmentName
-from offpath.handler.prediction_log.sink_file import (
-    make_sink_folder_name,
-    write_sink_file,
-)
+from offpath.handler.prediction_log.sink_file import make_sink_folder_name, write_sink_file
 from tests.guarantees import guarantee
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.bucket import read_out

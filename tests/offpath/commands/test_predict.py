@@ -95,10 +95,7 @@ def test_files_folders_and_globs_are_found_in_order(tmp_path: Path) -> None:
     assert found(tmp_path / "*.jpg") == ["a.jpg", "x[1].jpg"]
     assert found(tmp_path / "**/*.webp") == ["deep/c.webp"]
     # A file that was named is sent, whatever it is called.
-    assert found(tmp_path / "x[1].jpg", tmp_path / "notes.txt") == [
-        "x[1].jpg",
-        "notes.txt",
-    ]
+    assert found(tmp_path / "x[1].jpg", tmp_path / "notes.txt") == ["x[1].jpg", "notes.txt"]
     with pytest.raises(ExpectedError):
         found(tmp_path / "a.jpg", tmp_path / "*.gif")
 

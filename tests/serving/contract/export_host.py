@@ -4,8 +4,8 @@ It imports torch once. For each line of standard input, such as ["ray", "FOLDER"
 export in the folder, and prints its process id and port.
 
 `GET /health` runs the check by which Ray would replace the replica. Ray's requests and responses
-are passed on as they are. For Triton a body is a BYTES tensor, and the reply is the tensor REPLY, or
-the error with the status that Triton gives to its code.
+are passed on as they are. For Triton a body is a BYTES tensor, and the reply is the tensor REPLY,
+or the error with the status that Triton gives to its code.
 """
 
 from __future__ import annotations

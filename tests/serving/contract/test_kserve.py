@@ -97,9 +97,7 @@ def image_input(images: list[bytes], binary: bool = True) -> InferInput:
     return given
 
 
-def test_tritons_client_reads_the_metadata(
-    triton: InferenceServerClient,
-) -> None:
+def test_tritons_client_reads_the_metadata(triton: InferenceServerClient) -> None:
     assert triton.is_server_live() and triton.is_server_ready()
     assert triton.is_model_ready("near-free") and triton.is_model_ready("near-free", "1.0")
     assert not triton.is_model_ready("other") and not triton.is_model_ready("near-free", "3.0")

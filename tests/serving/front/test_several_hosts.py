@@ -68,11 +68,7 @@ class Hosts:
         end.callback(balancer.terminate)
         trusted = ssl.create_default_context(cafile=str(certificate))
         self.client = end.enter_context(
-            httpx.Client(
-                base_url=f"https://127.0.0.1:{port}",
-                verify=trusted,
-                trust_env=False,
-            )
+            httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=trusted, trust_env=False)
         )
         eventually(self.is_up)
 

@@ -32,7 +32,7 @@ from tests.serving.processes import is_alive
 from tests.serving.scrape import read_lines
 from tests.support.echo_archive import MakeMar, make_settings
 from tests.support.eventually import MAX_S, eventually
-from tests.support.front import FrontProcess, granian, logged
+from tests.support.front import PAUSE_S, FrontProcess, granian, logged
 from tests.support.hostile_archives import HOSTILE
 from tests.support.images import jpeg
 from tests.support.obedient_model import (
@@ -53,9 +53,6 @@ WHY = (
     "ValueError: the weights are of another"
 )
 CLIENTS = 8
-# Between a client's requests while a server starts, which needs a core too.
-PAUSE_S = 0.05
-# Of two workers: three batches of eight each.
 
 
 @pytest.fixture
