@@ -10,8 +10,9 @@ import functools
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,12 +22,11 @@ from httpx._transports import default as transports
 
 from offpath.serving.server import server as any_server
 from offpath.serving.server.server_settings import ServerSettings
-from tests.support.bucket import Bucket, read_out
-from tests.support.disks import small_disk
+from tests.support.answering_server import Answers, answering_server
+from tests.support.bucket import Bucket
 from tests.support.echo_archive import MakeMar, make_settings, write_mar
 from tests.support.eventually import MAX_S
 from tests.support.s3_servers import S3Server, run_seaweedfs
-from tests.support.spool_writers import Writer, run_writers
 
 if TYPE_CHECKING:
     from offpath.serving.torchserve.torchserve_server import TorchServe
@@ -108,6 +108,17 @@ def one_thread_a_process() -> None:
 
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Gives torch one thread: for many small layers, several would wait for each other."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -230,6 +241,13 @@ def echo_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe
 
 
 @pytest.fixture
+def answers() -> Iterator[Answers]:
+    """Returns the answers of a server that does what they say."""
+    with answering_server() as server:
+        yield server
+
+
+@pytest.fixture
 def make_mar(tmp_path: Path) -> MakeMar:
     """Returns `make_mar(name, config)`, which writes an echo archive to `<tmp_path>/store`."""
 
@@ -237,6 +255,19 @@ def make_mar(tmp_path: Path) -> MakeMar:
         return write_mar(tmp_path / "store", *args, **kwargs)
 
     return make
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """Mounts a disk of some options of mount, such as `size=4m`; skips where that is forbidden."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(folder)]
+    if not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting a small disk is not permitted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.fixture
@@ -263,14 +294,3 @@ def aws_environ(seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch) -> dict[st
 @pytest.fixture
 def bucket(seaweedfs: S3Server, aws_environ: dict[str, str]) -> Bucket:
     return Bucket(seaweedfs)
-
-
-@pytest.fixture
-def start_writer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Writer]]:
-    """Starts writers whose ledger is checked at the end: with the bucket, if there is one."""
-    settings = {"spool_dir": f"{tmp_path}/spool", "uri": f"file://{tmp_path}/out"}
-    count = functools.partial(read_out, tmp_path / "out")
-    if "bucket" in request.fixturenames:
-        count = request.getfixturevalue("bucket").event_counts
-    with run_writers(settings, count) as start:
-        yield start

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.guarantees import ROOT, Guarantee, list_guarantees
+from tests.guarantees import ROOT, Guarantee, list_guarantees
 
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.*)", re.MULTILINE)
 

@@ -16,7 +16,7 @@ from offpath.archive.build import build_archive
 from offpath.errors import ExpectedError, WrongOption
 from offpath.serving.check.trial import try_archive
 from tests.archive.conftest import THREE_CLASSES, MakeSpec
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 
 ROOT = Path(__file__).parents[2]
 LABELS = ["red", "green", "blue"]

@@ -17,7 +17,7 @@ import torch
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.handler_file import HandlerFile
 from tests.archive.conftest import MakeSpec
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 from tests.support.images import jpeg
 
 AnswerFrom = Callable[..., set[str]]
@@ -199,7 +199,7 @@ def test_onnx_archive_loads_too(
     answer_from: AnswerFrom, make_spec: MakeSpec, tmp_path: Path
 ) -> None:
     pytest.importorskip("onnxruntime")
-    from tests.support.onnx_models import CLASSES, write_onnx
+    from tests.archive.onnx_models import CLASSES, write_onnx
 
     model = write_onnx(tmp_path / "net.onnx", (3, 3, 224, 224))
     labels = [f"label {number}" for number in range(CLASSES)]

@@ -12,7 +12,7 @@ import pytest
 
 from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, copy_mar, read_mar, unpack_mar
 from offpath.errors import WrongOption
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 from tests.support.hostile_archives import FILES, HOSTILE, MODEL, pack, write_hostile
 
 # One second on a quiet machine is ten thousand times what a good archive takes.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from offpath.archive.no_network import NetworkRefused, network_refused
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 
 THERE = ("127.0.0.1", 9)
 Use = Callable[[socket.socket], object]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,13 @@ import pytest
 
 from offpath.serving.process.ports import resolve_ports
 from tests.support.eventually import eventually
-from tests.support.front import log_variables
+from tests.support.front import log_variables, read_log
 from tests.support.monitoring import DEPLOY
+
+
+def read_event_ids(folder: Path) -> Counter[str]:
+    """Counts each event id in the log."""
+    return Counter(str(record["event_id"]) for record in read_log(folder))
 
 
 @contextmanager

@@ -20,8 +20,7 @@ import yaml
 
 from offpath.serving.check.spelling import find_unread_properties
 from offpath.serving.server.properties import parse_properties
-from tests.deploy.containers import run_container
-from tests.support.front import read_event_ids
+from tests.deploy.containers import read_event_ids, run_container
 from tests.support.images import jpeg
 from tests.support.monitoring import DEPLOY
 

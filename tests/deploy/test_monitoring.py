@@ -18,7 +18,7 @@ import pytest
 from offpath.handler import errors
 from tests.conftest import build
 from tests.support.eventually import eventually
-from tests.support.front import FrontProcess, front
+from tests.support.front import FrontProcess
 from tests.support.images import jpeg
 from tests.support.monitoring import DEPLOY, Prometheus, run_prometheus
 
@@ -66,7 +66,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     log = {"uri": f"file://{folder}/log", "segment_max_age_s": 1.0}
     build(folder / "store", "near-free", "near-free", prediction_log=log)
     spool = {"OFFPATH_SPOOL_DIR": str(folder / "spool")}
-    with front(folder / "store", folder / "logs", **spool) as door:
+    with FrontProcess(folder / "store", folder / "logs", **spool) as door:
         target = door.metrics_url.removesuffix("/metrics")
         with run_prometheus(folder, target) as prometheus:
             prometheus.wait_until('up{job="offpath"} == 1')

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from offpath.serving.client import Client, make_npy
-from tests.deploy.containers import run_container
+from tests.deploy.containers import read_event_ids, run_container
 from tests.support.eventually import eventually
-from tests.support.front import load, read_event_ids
+from tests.support.front import load
 from tests.support.images import jpeg
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]

@@ -20,8 +20,8 @@ from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
 from offpath.serving.check.files import check_archive
 from tests.fuzz.seeds import CHANGES, Change, change
+from tests.guarantees import guarantee
 from tests.support.echo_archive import MODEL_CONFIG
-from tests.support.guarantees import guarantee
 
 MAX_S = 2.0
 CONFIG = "model-config.yaml"

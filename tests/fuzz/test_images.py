@@ -14,7 +14,7 @@ from offpath.handler.image.decode import decode_image
 from offpath.handler.input_maker import silence_decoders
 from offpath.handler.request.npy import NPY_MAGIC, read_npy
 from tests.fuzz.seeds import CHANGES, Change, change, make_seeds, read_corpus
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 SEEDS = make_seeds()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from offpath.handler.prediction_log.packing import split_torn
 from offpath.handler.prediction_log.record import FIELDS, Record, encode_records
 from tests.fuzz.seeds import read_corpus
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 
 FOUND = read_corpus("log")
 LINES = [b'{"event_id":"e1"}\n', b"{}\n", b"{\n", b"}\n", b"\n", b"\0\0\n", b"{\0}\n"]

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from offpath.serving.fork.fork_request import LENGTH, STREAMS, receive_request
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 
 
 def count_descriptors() -> int:

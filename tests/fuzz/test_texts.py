@@ -17,7 +17,7 @@ from offpath.handler.errors import BadEnvelope, ConfigError, ItemError
 from offpath.handler.request.forms import FORM, MULTIPART, parse_body, parse_multipart
 from offpath.handler.request.payload import JSON_KEYS, read_payload
 from tests.fuzz.seeds import read_corpus
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 
 LIMIT = 10_000
 FOUND = read_corpus("bodies")
@@ -61,17 +61,7 @@ def test_any_body_is_bytes_or_a_4xx(body: bytes, name: str) -> None:
 
 
 PIECES = st.sampled_from(
-    [
-        b"--x",
-        b"\r\n",
-        b"--x--",
-        b"\r\n\r\n",
-        b"--",
-        b"\n",
-        b"data",
-        b"\xff",
-        b"x" * 5000,
-    ]
+    [b"--x", b"\r\n", b"--x--", b"\r\n\r\n", b"--", b"\n", b"data", b"\xff", b"x" * 5000]
     + [b'Content-Disposition: form-data; name="data"', b"name=", b'"', b";"]
 )
 

@@ -24,9 +24,9 @@ from offpath.handler.process.sick_worker import (
     ModelHealth,
 )
 from offpath.handler.stages import Stage, StageTimer
+from tests.guarantees import guarantee
 from tests.handler.conftest import make_context
 from tests.support.eventually import eventually
-from tests.support.guarantees import guarantee
 from tests.support.photographs import encode, find_photograph
 
 pytestmark = pytest.mark.usefixtures("loading")

@@ -6,7 +6,7 @@ import pytest
 
 from offpath.handler.contract import Request
 from offpath.handler.deadline import Deadlines
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 
 NOW_S = 1_800_000_000.0
 HALF_A_SECOND_AGO = {"x-offpath-arrived": "1799999999.500"}

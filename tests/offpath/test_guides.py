@@ -10,13 +10,7 @@ import pytest
 
 from offpath.cli import main
 from scripts.command_list import list_commands
-from tests.support.guarantees import (
-    PROMISING,
-    Guarantee,
-    format_page,
-    list_guarantees,
-    list_promises,
-)
+from tests.guarantees import PROMISING, Guarantee, format_page, list_guarantees, list_promises
 
 ROOT = Path(__file__).parents[2]
 GUARANTEES = "tests/GUARANTEES.md"
@@ -61,9 +55,8 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 
 
 def test_the_page_of_guarantees_is_that_of_the_tests() -> None:
-    assert (ROOT / GUARANTEES).read_text(
-        encoding="utf-8"
-    ) == format_page(), "write it: python -m tests.support.guarantees > tests/GUARANTEES.md"
+    page = (ROOT / GUARANTEES).read_text(encoding="utf-8")
+    assert page == format_page(), "write it: python -m tests.guarantees > tests/GUARANTEES.md"
 
 
 @pytest.mark.parametrize("page", PROMISING)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from offpath.serving.printable import UNPRINTABLE
+from tests.guarantees import guarantee
 from tests.offpath.conftest import Run
-from tests.support.guarantees import guarantee
+from tests.offpath.no_processes import forbid_processes
 from tests.support.hostile_archives import CLASS_FILE, STOCK, pack, write_hostile
-from tests.support.no_processes import forbid_processes
 
 READERS = (
     "archive --from {} --output out",
@@ -27,11 +26,13 @@ READERS = (
 
 
 @pytest.fixture(autouse=True)
-def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Returns the file that the class file makes where it runs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
     forbid_processes(monkeypatch)
-    yield
+    return tmp_path / "ran"
 
 
 # A case of each kind; tests/archive/test_mar_file.py reads all of HOSTILE with what they share.
@@ -67,13 +68,6 @@ def test_an_archive_is_a_path_or_a_name_of_the_store(run: Run, tmp_path: Path, r
     done = run(*reader.format("none").split())
     assert done.code == 2
     assert f"there is no archive at none, and no 'none.mar' in {store} (it has host" in done.err
-
-
-@pytest.fixture(autouse=True)
-def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Returns the file that the class file makes where it runs."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    return tmp_path / "ran"
 
 
 @guarantee("Hostile archives and YAML")

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from offpath.profiling.load import workload
+from tests.guarantees import guarantee
 from tests.offpath.conftest import Run
+from tests.offpath.no_processes import Started, forbid_processes
 from tests.offpath.wrong_input import Case, list_cases, write_files
-from tests.support.guarantees import guarantee
-from tests.support.no_processes import Started, forbid_processes
 
 CASES = {f"{case.command} {case.arguments}": case for case in list_cases()}
 

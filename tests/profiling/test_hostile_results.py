@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from offpath.serving.printable import UNPRINTABLE
+from tests.guarantees import guarantee
 from tests.offpath.conftest import Run, run  # noqa: F401
-from tests.support.guarantees import guarantee
 from tests.support.pages import list_requests
 
 RESULTS = Path(__file__).parents[2] / "profiling" / "results"

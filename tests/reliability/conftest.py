@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +15,8 @@ import pytest
 from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers import archives
-from offpath.serving.prediction_log.reading import Verification, compare
-from offpath.serving.starting import start_server
-from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.bucket import Bucket
-from tests.support.echo_archive import make_settings
-from tests.support.front import Seen
+from tests.support.front import Seen, load
 from tests.support.s3_faults import FaultProxy
 from tests.support.s3_servers import S3Server, run_seaweedfs
 
@@ -36,6 +33,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left_out)
 
 
+def load_for(url: str, bodies: Sequence[bytes], clients: int, seconds: float) -> Seen:
+    """Returns the results of some seconds of load."""
+    with load(url, bodies, clients) as seen:
+        time.sleep(seconds)
+    return seen
+
+
 @dataclass(frozen=True)
 class LogTrial:
     """A bucket, and the archive whose records go there through the proxy."""
@@ -45,12 +49,6 @@ class LogTrial:
     bucket: Bucket
     archive: Path
     spool: Path
-
-    def start_server(self, name: str, server: str = "torchserve", **environ: str) -> TorchServe:
-        """Starts a server; `name` names its folder of logs."""
-        env = {**self.s3.environ, "OFFPATH_SPOOL_DIR": str(self.spool), **environ}
-        log_dir = self.spool.with_name(name)
-        return start_server(make_settings(self.archive, server=server, log_dir=log_dir, env=env))
 
     def ship(self) -> None:
         """Runs `offpath logs ship` in its own process, as an operator would."""
@@ -63,10 +61,6 @@ class LogTrial:
         )
         assert done.returncode == 0, done.stderr
 
-    def judge(self, seen: Seen) -> Verification:
-        """Lists the requests answered with 200 that have no record, or more than one."""
-        return compare(self.bucket.event_counts().elements(), set(seen.answered))
-
 
 @pytest.fixture
 def trial(tmp_path: Path) -> Iterator[LogTrial]:
@@ -78,11 +72,7 @@ def trial(tmp_path: Path) -> Iterator[LogTrial]:
             "uri": bucket.uri,
             "segment_max_age_s": 2,
             "retry_max_s": 5,
-            "s3": {
-                "endpoint_url": proxy.endpoint_url,
-                "region": "us-east-1",
-                "timeout_s": 10,
-            },
+            "s3": {"endpoint_url": proxy.endpoint_url, "region": "us-east-1", "timeout_s": 10},
         }
         config = archives.offpath_config(model, WORKERS, prediction_log=log)
         (tmp_path / "store").mkdir()

@@ -17,10 +17,11 @@ import pytest
 from offpath.profiling.load.workload import load_workload
 from offpath.serving.starting import start_server
 from tests.conftest import build
-from tests.support.attacks import ATTACKS
+from tests.guarantees import guarantee
+from tests.reliability.attacks import ATTACKS
+from tests.reliability.conftest import load_for
 from tests.support.echo_archive import make_settings
-from tests.support.front import FRONTS, Seen, load_for
-from tests.support.guarantees import guarantee
+from tests.support.front import FRONTS, Seen
 
 CLIENTS = 24
 WINDOW_S = float(os.environ.get("OFFPATH_ATTACK_WINDOW_S", "4"))
@@ -88,7 +89,7 @@ def direct(store: Path, product: str) -> Iterator[str]:
 
 @contextmanager
 def attacking(url: str, name: str) -> Iterator[None]:
-    command = [sys.executable, "-m", "tests.support.attacks", url, name]
+    command = [sys.executable, "-m", "tests.reliability.attacks", url, name]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"begun\n"

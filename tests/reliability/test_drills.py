@@ -28,9 +28,9 @@ import pytest
 
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
+from tests.guarantees import guarantee
 from tests.support.eventually import eventually
 from tests.support.front import Seen, ServeProcess, load
-from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
 from tests.support.monitoring import Prometheus, run_prometheus
 from tests.support.obedient_model import WORKERS, Flag, build_obedient, read_ready_pids

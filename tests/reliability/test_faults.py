@@ -22,21 +22,14 @@ import pytest
 from offpath.profiling.servers import archives
 from offpath.serving.prediction_log.reading import compare
 from offpath.serving.process.processes import find_family, find_fork_helpers
-from tests.reliability.conftest import LogTrial
+from offpath.serving.starting import start_server
+from tests.conftest import small_disk
+from tests.guarantees import guarantee
+from tests.reliability.conftest import LogTrial, load_for
 from tests.support.costly import SIDE, progressive_jpeg
-from tests.support.disks import small_disk
+from tests.support.echo_archive import make_settings
 from tests.support.eventually import MAX_S, eventually
-from tests.support.front import (
-    BODIES,
-    FRONTS,
-    FrontProcess,
-    Reply,
-    Seen,
-    kill_part,
-    load,
-    load_for,
-)
-from tests.support.guarantees import guarantee
+from tests.support.front import BODIES, FRONTS, FrontProcess, Reply, Seen, kill_part, load
 from tests.support.s3_faults import OUTAGES, PASS, WRONG
 
 STAGE_S = float(os.environ.get("OFFPATH_FAULT_STAGE_S", "4"))
@@ -282,8 +275,11 @@ def fail_to_replace_model(bench: Bench) -> None:
 
 def kill_second_server(bench: Bench) -> None:
     """Starts and kills a second server on the same spool; the first server ships its records."""
-    server = bench.trial.start_server("second", bench.product)
-    with server:
+    trial = bench.trial
+    env = {**trial.s3.environ, "OFFPATH_SPOOL_DIR": str(trial.spool)}
+    log_dir = trial.spool.with_name("second")
+    settings = make_settings(trial.archive, server=bench.product, log_dir=log_dir, env=env)
+    with start_server(settings) as server:
         url = f"{server.inference_url}/predictions/{archives.NAME}"
         seen = load_for(url, BODIES[:1], 2, STAGE_S / 2)
         for process in find_family(server.pid):
@@ -383,8 +379,8 @@ def test_faults_a_clock_that_jumps(trial: LogTrial, tmp_path: Path, product: str
 def shifted_clock(folder: Path, shift: Path) -> dict[str, str]:
     """Returns an environment that shifts the wall clock by the seconds in a file."""
     if shutil.which("cc") is None:
-        pytest.skip("no C compiler for tests/support/shifted_clock.c")
-    source = Path(__file__).parents[1] / "support" / "shifted_clock.c"
+        pytest.skip("no C compiler for tests/reliability/shifted_clock.c")
+    source = Path(__file__).with_name("shifted_clock.c")
     library = folder / "shifted_clock.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
     return {"LD_PRELOAD": str(library), "OFFPATH_TEST_CLOCK": str(shift)}

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.conftest import build
+from tests.guarantees import guarantee
 from tests.support.eventually import eventually
 from tests.support.front import (
     BODIES,
@@ -24,7 +25,6 @@ from tests.support.front import (
     logged,
     run_kill_round,
 )
-from tests.support.guarantees import guarantee
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(1800)]
 

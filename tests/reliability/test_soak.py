@@ -17,10 +17,10 @@ from offpath.profiling.load.workload import load_workload
 from offpath.profiling.servers import archives
 from offpath.serving.prediction_log.reading import compare
 from offpath.serving.process.processes import find_fork_helpers
+from tests.guarantees import guarantee
 from tests.reliability.conftest import LogTrial
 from tests.support import costly
 from tests.support.front import FRONTS, FrontProcess, Seen, load
-from tests.support.guarantees import guarantee
 from tests.support.images import rejected
 
 MINUTES = float(os.environ.get("OFFPATH_SOAK_MINUTES", "10"))
@@ -89,11 +89,7 @@ class Samples:
         groups = {
             "workers MB": door.python_workers() + helpers,
             "server MB": servers,
-            "door MB": [
-                door.process.pid,
-                *door.children("nginx"),
-                *door.nginx_workers(),
-            ],
+            "door MB": [door.process.pid, *door.children("nginx"), *door.nginx_workers()],
         }
         everybody = [psutil.Process(pid) for pids in groups.values() for pid in pids]
         return {

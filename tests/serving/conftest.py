@@ -13,7 +13,7 @@ from offpath.serving.server.management import open_http
 from offpath.serving.starting import start_server
 from offpath.serving.torchserve.torchserve_server import TorchServe
 from tests.support.echo_archive import make_settings
-from tests.support.front import FRONTS, FrontProcess, ServeProcess, front, log_variables, logged
+from tests.support.front import FRONTS, FrontProcess, ServeProcess, log_variables, logged
 
 if TYPE_CHECKING:
     from tests.support.obedient_model import Flag
@@ -44,7 +44,7 @@ def torchserve_door(
     folder = tmp_path_factory.mktemp("front")
     options = ("near-free", "--invocations", "--client-ids", "--explanations", "--unready-s", "1")
     options += ("--limit", "client-timeout-s=3", *NAMES)
-    with front(model_store, folder / "logs", *options, **log_variables(folder)) as running:
+    with FrontProcess(model_store, folder / "logs", *options, **log_variables(folder)) as running:
         yield running
 
 

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,8 @@ from offpath.serving.client import (
     ServerUnreachable,
 )
 from offpath.serving.torchserve.torchserve_server import TorchServe
-from tests.support.answering_server import Answers, answering_server
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
+from tests.support.answering_server import Answers
 from tests.support.photographs import encode, find_photograph
 
 JPEG = encode(find_photograph("coffee").rgb, "JPEG")
@@ -53,12 +53,6 @@ def predict_async(image: Image, *arguments: Any, **options: Any) -> Prediction:
             return await client.predict(image)
 
     return asyncio.run(run())
-
-
-@pytest.fixture
-def answers() -> Iterator[Answers]:
-    with answering_server() as server:
-        yield server
 
 
 @pytest.mark.parametrize("predict", [predict, predict_async], ids=["sync", "asyncio"])

@@ -10,11 +10,11 @@ import pytest
 
 from offpath.serving.client import Client
 from offpath.serving.torchserve.torchserve_server import TorchServe
+from tests.guarantees import guarantee
+from tests.serving.scrape import count_log_lines, read_metrics, wait_for_items
 from tests.support.eventually import eventually
 from tests.support.front import load
-from tests.support.guarantees import guarantee
 from tests.support.images import jpeg, rejected
-from tests.support.scrape import count_log_lines, read_metrics, wait_for_items
 
 pytestmark = pytest.mark.server
 

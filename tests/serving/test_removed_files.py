@@ -13,9 +13,9 @@ import pytest
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
 from offpath.serving.front.reload_requests import ask_door
+from tests.guarantees import guarantee
 from tests.support.eventually import MAX_S, eventually
 from tests.support.front import ServeProcess
-from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
 
 pytestmark = pytest.mark.server

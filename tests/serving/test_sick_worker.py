@@ -17,9 +17,10 @@ from offpath.serving.finding import State
 from offpath.serving.front.readiness import MAX_SICK
 from offpath.serving.prediction_log.reading import compare, open_store_at, read_records
 from offpath.serving.torchserve.torchserve_server import TorchServe
+from tests.guarantees import guarantee
+from tests.serving.scrape import read_metrics
 from tests.support.eventually import eventually
-from tests.support.front import Reply, Seen, front, load, log_variables
-from tests.support.guarantees import guarantee
+from tests.support.front import FrontProcess, Reply, Seen, load, log_variables
 from tests.support.images import jpeg
 from tests.support.obedient_model import (
     BATCH,
@@ -30,7 +31,6 @@ from tests.support.obedient_model import (
     change_models,
     read_ready_pids,
 )
-from tests.support.scrape import read_metrics
 
 pytestmark = pytest.mark.server
 CLIENTS = 12
@@ -175,7 +175,7 @@ def test_a_door_whose_workers_are_sick_again_and_again_is_unhealthy(tmp_path: Pa
     (store := tmp_path / "store").mkdir()
     flag = Flag(tmp_path / "flag")
     build_failing(store, flag)
-    with front(store, tmp_path / "logs", "failing", **log_variables(tmp_path)) as door:
+    with FrontProcess(store, tmp_path / "logs", "failing", **log_variables(tmp_path)) as door:
         for number in range(1, MAX_SICK + 1):
             assert door.is_healthy()
             workers = set(door.python_workers())

@@ -1,11 +1,10 @@
-"""Images and requests that cost more than their size suggests, ways to send them, their cost.
+"""Makes images that cost more than their size suggests, and measures what a request costs.
 
 tests/reliability/test_worst_cost.py holds the most expensive ones known to the bound.
 """
 
 from __future__ import annotations
 
-import base64
 import os
 import pickle
 import re
@@ -14,15 +13,12 @@ import struct
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import NamedTuple
 
-import numpy as np
 import psutil
 from PIL import Image
 
 from offpath.handler.errors import ItemError
-from offpath.handler.request.forms import FORM, MULTIPART
 from tests.support.photographs import encode
 
 
@@ -135,33 +131,11 @@ def gif_of_comments(count: int) -> bytes:
     return head + b"\x21\xfe\x00" * count
 
 
-Maker = Callable[[], bytes]
-# Of an image, and of a request.
-MAX_BYTES, MAX_REQUEST_BYTES = 20 * 2**20, 32 * 2**20
+# Of an image.
+MAX_BYTES = 20 * 2**20
 MAX_MEMORY_BYTES = 8 * 2**30
 
 
-class Request(NamedTuple):
-    """A body with the content type that the client names."""
-
-    body: bytes
-    content_type: str = ""
-
-
-def in_form(body: bytes) -> Request:
-    """Wraps a body in a form whose every byte is percent-encoded."""
-    return Request(b"data=%" + body.hex("%").encode(), FORM)
-
-
-def in_json(body: bytes) -> Request:
-    """Wraps a body in JSON with base64."""
-    return Request(b'{"data": "' + base64.b64encode(body) + b'"}')
-
-
-WAYS_IN: dict[str, Callable[[bytes], Request]] = {
-    "form": in_form,
-    "JSON with base64": in_json,
-}
 # The largest square of 50 million pixels.
 SIDE = 7071
 # Where each pass of an interlaced PNG begins and how far its pixels are apart (PNG, 8.2).
@@ -171,13 +145,6 @@ ADAM7 = (
 )
 PALETTE, RGBA = 3, 6
 PAETH = 4
-
-
-def noise(side: int, full: int = 0) -> Image.Image:
-    """Noise, enlarged to `full` pixels a side."""
-    pixels = np.random.default_rng(0).integers(0, 255, (side, side, 3), np.uint8)
-    image = Image.fromarray(pixels)
-    return image.resize((full, full)) if full else image
 
 
 def png(width: int, height: int, depth: int, colour: int, bits: int, interlaced: bool) -> bytes:
@@ -195,85 +162,6 @@ def png(width: int, height: int, depth: int, colour: int, bits: int, interlaced:
     between = palette if colour == PALETTE else b""
     kind = {"depth": depth, "colour": colour, "interlaced": interlaced}
     return make_png(width, height, data, between=between, **kind)
-
-
-def jpeg_of_exif(kind: int, values: int) -> bytes:
-    """A CMYK image, for Pillow, whose EXIF has a resolution of so many numbers."""
-    jpeg = encode(Image.new("CMYK", (64, 64)), "JPEG")
-    entry = struct.pack("<H", 2)
-    entry += struct.pack("<HHII", 0x0128, 3, 1, 2)
-    entry += struct.pack("<HHII", 0x011A, kind, values, 38)
-    exif = b"II*\0" + struct.pack("<I", 8) + entry + bytes(4) + b"\1\0\0\0" * 2 * values
-    pieces = [exif[at : at + 65_000] for at in range(0, len(exif), 65_000)]
-    segments = b"".join(
-        b"\xff\xe1" + struct.pack(">H", len(piece) + 8) + b"Exif\0\0" + piece for piece in pieces
-    )
-    return jpeg[:2] + segments + jpeg[2:]
-
-
-def deflated_after_nothing(count: int, blocks: int) -> bytes:
-    """Deflates zeros after empty blocks of five bytes each."""
-    zeros = bytes(count)
-    stored = b"\x01" + struct.pack("<HH", count, count ^ 0xFFFF) + zeros
-    empty = b"\x00\x00\x00\xff\xff" * blocks
-    return b"\x78\x01" + empty + stored + struct.pack(">I", zlib.adler32(zeros))
-
-
-# By format; a name stands for the path through a decoder, or for the limit, that makes it costly.
-COSTLY: dict[str, dict[str, Maker]] = {
-    "JPEG": {
-        "progressive": lambda: encode(
-            noise(900, SIDE), "JPEG", progressive=True, quality=40, subsampling=0
-        ),
-        "scans": lambda: progressive_jpeg(SIDE, 3),
-        "CMYK": lambda: encode(noise(900, SIDE).convert("CMYK"), "JPEG", quality=50),
-        "damaged": lambda: damaged_jpeg(COSTLY["JPEG"]["progressive"]()),
-    },
-    "PNG": {
-        "high": partial(png, 50, 1_000_000, 16, RGBA, 64, True),
-        "chunks": partial(png_of_chunks, MAX_BYTES // 12 - 20),
-    },
-    "GIF": {"comments": partial(gif_of_comments, MAX_BYTES // 3 - 10)},
-    "WEBP": {
-        "lossy": lambda: encode(noise(900, SIDE), "WEBP", quality=60, method=0),
-        "animated": lambda: encode(
-            Image.new("RGBA", (SIDE, SIDE), (1, 2, 3, 4)),
-            "WEBP",
-            save_all=True,
-            append_images=[Image.new("RGBA", (SIDE, SIDE), (4, 3, 2, 1))],
-            method=0,
-        ),
-    },
-    "BMP": {"runs": partial(bmp_of_runs, 7000, MAX_BYTES // 2 - 1000)},
-    "TIFF": {
-        "lzma": lambda: encode(Image.new("RGBA", (SIDE, SIDE)), "TIFF", compression="lzma"),
-        "strips": lambda: make_tiff(
-            bytes(500), compression=1, width=500, height=100_000, strips=100_000
-        ),
-    },
-    "npy": {"parentheses": lambda: npy_header(b"(" * 9000)},
-    "JSON and base64": {
-        "objects": lambda: b"[" + b"{}," * (11 * 2**20),
-        "escapes": lambda: b'"' + b"\\u0041" * (5 * 2**20) + b'"',
-    },
-}
-# Envelopes that cost something themselves.
-COSTLY_ENVELOPES: dict[str, Callable[[], Request]] = {
-    "form of codes": lambda: Request(b"data=" + b"%41" * (2**25 // 3 - 2), FORM),
-    "form of JSON": lambda: Request(b"data=%22" + b"A" * (2**25 - 11) + b"%22", FORM),
-    "multipart of almost boundaries": lambda: Request(
-        b"-" * 2**25, f"{MULTIPART}; boundary={'-' * 69}x"
-    ),
-    "multipart of names": lambda: Request(
-        (b"--x\r\n" + b"content-disposition:" * 204 + b"\r\n\r\n\r\n") * 31 + b"--x--",
-        f"{MULTIPART}; boundary=x",
-    ),
-}
-
-
-def npy_header(text: bytes) -> bytes:
-    """An npy file of a header alone."""
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
 
 
 class Cost(NamedTuple):

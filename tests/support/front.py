@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from select import select
@@ -26,15 +26,9 @@ import psutil
 
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
-from offpath.serving.front.door import Door as RealDoor
-from offpath.serving.front.door_settings import DoorSettings
-from offpath.serving.front.nginx import find_nginx
-from offpath.serving.front.upstreams import Upstreams
 from offpath.serving.prediction_log.reading import open_store_at, read_records
 from offpath.serving.prediction_log.shipping import ship_spool
-from offpath.serving.process.ports import resolve_ports
-from offpath.serving.process.processes import find_workers, is_running
-from tests.support.answering_server import Answers, answering_server
+from offpath.serving.process.processes import find_workers
 from tests.support.eventually import MAX_S, eventually
 from tests.support.images import jpeg
 
@@ -99,7 +93,9 @@ class ServeProcess:
 
 
 class FrontProcess(ServeProcess):
-    """A running front door.
+    """A running front door, before TorchServe if the options say nothing else.
+
+    As a context manager it is stopped at the end of the block.
 
     Attributes:
         log_dir: folder of its logs.
@@ -113,6 +109,12 @@ class FrontProcess(ServeProcess):
         super().__init__(log_dir.with_suffix(".err"), *options, **env)
         config = (self.run / "nginx.conf").read_text()
         self.bodies = Path(re.findall(r"client_body_temp_path (\S+);", config)[0])
+
+    def __enter__(self) -> FrontProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def children(self, name: str) -> list[int]:
         """Returns its processes of a program or script, such as `java` or `nginx`."""
@@ -156,12 +158,6 @@ class FrontProcess(ServeProcess):
             text=True,
         )
 
-    def check_no_reload(self) -> None:
-        """Checks that `offpath reload` finds that the door has ended."""
-        done = self.reload()
-        assert done.returncode == 1 and not done.stdout
-        assert "no `offpath serve --front` runs" in done.stderr
-
     def load(
         self, path: str, bodies: list[bytes], clients: int = 8, pause_s: float = 0.0
     ) -> AbstractContextManager[Seen]:
@@ -188,39 +184,6 @@ class FrontProcess(ServeProcess):
         eventually(lambda: not self.run.exists() and not self.bodies.exists())
 
 
-@contextmanager
-def door_before_answers(
-    folder: Path,
-    room_bytes: int | None = None,
-    upstreams: Mapping[str, Any] = {},
-    version: tuple[int, ...] | None = None,
-    **settings: Any,
-) -> Iterator[tuple[RealDoor, Answers]]:
-    """Runs a real door, in this process, before a server with set answers instead of TorchServe.
-
-    Args:
-        folder: folder of its logs.
-        room_bytes: memory for bodies, by default what there is.
-        upstreams: of `Upstreams`.
-        version: nginx's, if it is to be taken for another one.
-        settings: of `DoorSettings`.
-    """
-    port, metrics = resolve_ports("127.0.0.1", [0, 0])
-    made = DoorSettings(port=port, metrics_port=metrics, **settings)
-    nginx = find_nginx()
-    nginx = replace(nginx, version=version or nginx.version)
-    door = RealDoor(made, replace(Upstreams(False, 32 << 20, 240, 50), **upstreams), nginx, folder)
-    if room_bytes is not None:
-        door.place = replace(door.place, room_bytes=room_bytes)
-    with answering_server(path=door.place.run / "inference.sock") as answers:
-        try:
-            door.start()
-            door.set_ready(True)
-            yield door, answers
-        finally:
-            door.stop()
-
-
 def list_children(pid: int, name: str = "") -> list[psutil.Process]:
     """Returns the children of a process, or those of a program or script; any may have ended."""
     found = []
@@ -233,25 +196,14 @@ def list_children(pid: int, name: str = "") -> list[psutil.Process]:
     return found
 
 
-@contextmanager
-def front(store: Path, log_dir: Path, *options: object, **env: str) -> Iterator[FrontProcess]:
-    """Runs a front door before TorchServe, or what the options say, and stops it at the end."""
-    door = FrontProcess(store, log_dir, *options, **env)
-    try:
-        yield door
-    finally:
-        door.stop()
-
-
-def granian(store: Path, log_dir: Path, *options: object, **env: str) -> Front:
+def granian(store: Path, log_dir: Path, *options: object, **env: str) -> FrontProcess:
     """Runs a front door before Granian."""
-    return front(store, log_dir, "--server", "granian", *options, **env)
+    return FrontProcess(store, log_dir, "--server", "granian", *options, **env)
 
 
-Front = AbstractContextManager[FrontProcess]
-RunFront = Callable[..., Front]
+RunFront = Callable[..., FrontProcess]
 # By the server behind the front door.
-FRONTS: dict[str, RunFront] = {"torchserve": front, "granian": granian}
+FRONTS: dict[str, RunFront] = {"torchserve": FrontProcess, "granian": granian}
 
 
 @contextmanager
@@ -278,24 +230,6 @@ def is_well(url: str) -> bool:
     if wrong or metrics != [State.OK]:
         print(f"{url}: {wrong}, metrics {metrics}")
     return not wrong and metrics == [State.OK]
-
-
-def is_alive(pid: int) -> bool:
-    """Returns whether a process runs; a zombie does not."""
-    try:
-        return is_running(psutil.Process(pid))
-    except psutil.NoSuchProcess:
-        return False
-
-
-COUNT = r'^offpath_door_responses_total{status="(.*)",type="(.*)"} ([1-9].*)$'
-
-
-def read_counts(metrics_url: str = "", page: str = "") -> Counter[tuple[str, str]]:
-    """Reads a door's answers by status and type from its /metrics, or from a page of it."""
-    page = page or httpx.get(metrics_url, trust_env=False).text
-    found = re.findall(COUNT, page, re.MULTILINE)
-    return Counter({(status, kind): int(count) for status, kind, count in found})
 
 
 class Reply(NamedTuple):
@@ -348,11 +282,6 @@ class Seen:
             f"{dict(self.statuses)}, {self.refused} refused, broken {dict(self.broken)}"
             f" ({self.new_broken} on new connections)"
         )
-
-    def check_end(self) -> None:
-        """Checks that a server that ended under this load answered all that it had accepted."""
-        assert set(self.statuses) == {200} and self.refused > 0, self
-        assert self.broken.total() == self.new_broken, self
 
 
 @contextmanager
@@ -425,34 +354,12 @@ def is_open(connection: HTTPConnection) -> bool:
     return connection.sock is not None
 
 
-def load_for(url: str, bodies: Sequence[bytes], clients: int, seconds: float) -> Seen:
-    """Returns the results of some seconds of load."""
-    with load(url, bodies, clients) as seen:
-        time.sleep(seconds)
-    return seen
-
-
 def log_variables(folder: Path) -> dict[str, str]:
     """Returns the environment of a prediction log that is shipped to a folder."""
     return {
         "OFFPATH_PREDICTION_LOG": (folder / "log").as_uri(),
         "OFFPATH_SPOOL_DIR": str(folder / "spool"),
     }
-
-
-# Not UTF-8, a surrogate and a number beyond Unicode in UTF-8's form, and an escape.
-HOSTILE_USER_IDS = (b"\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\\ud800")
-
-
-def send_hostile_user_ids(url: str, body: bytes) -> None:
-    """Sends each of them with an image to a model; all are answered."""
-    for user_id in HOSTILE_USER_IDS:
-        assert httpx.post(url, content=body, headers={"X-User-Id": user_id}).status_code == 200
-
-
-def read_event_ids(folder: Path) -> Counter[str]:
-    """Counts each event id in the log."""
-    return Counter(str(record["event_id"]) for record in read_log(folder))
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:

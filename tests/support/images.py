@@ -86,37 +86,20 @@ def accepted() -> dict[str, bytes]:
     return {name: variants[name] for name in FAITHFUL} | npy
 
 
-def noise(size: int) -> bytes:
-    """Returns random bytes that are the same each time."""
-    return random.Random(0).randbytes(size)
-
-
 # name -> (body, status, type)
 @cache
 def rejected() -> dict[str, tuple[bytes, int, str]]:
     """Returns every kind of bad item with the answer it must get."""
-    good = jpeg()
+    good, packed = jpeg(), zlib.compress(bytes(1000))
     return {
         "empty": (b"", 400, "EmptyPayload"),
         "not an image": (b"hello, world: no image here", 415, "UnsupportedFormat"),
         "truncated jpeg": (good[: len(good) // 2], 422, "UndecodableImage"),
-        "noise": (noise(20_000), 415, "UnsupportedFormat"),
-        "npy of another shape": (
-            npy(np.zeros((100, 100, 3), np.uint8)),
-            422,
-            "BadTensor",
-        ),
-        "pickled npy": (
-            npy(np.array([{"a": 1}], dtype=object), allow_pickle=True),
-            422,
-            "BadTensor",
-        ),
+        "noise": (random.Random(0).randbytes(20_000), 415, "UnsupportedFormat"),
+        "npy of another shape": (npy(np.zeros((100, 100, 3), np.uint8)), 422, "BadTensor"),
+        "pickled npy": (npy(np.array([{}], dtype=object), allow_pickle=True), 422, "BadTensor"),
         "pickle": (pickle.dumps({"a": 1}), 415, "UnsupportedFormat"),
-        "decompression bomb": (
-            make_png(60_000, 60_000, zlib.compress(bytes(1000))),
-            413,
-            "ImageTooLarge",
-        ),
+        "decompression bomb": (make_png(60_000, 60_000, packed), 413, "ImageTooLarge"),
         "over the byte limit": (good + bytes(21 * 2**20), 413, "PayloadTooLarge"),
         "broken json": (b'{"data": ', 400, "BadEnvelope"),
     }

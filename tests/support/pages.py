@@ -20,15 +20,12 @@ class Reader(HTMLParser):
         self.texts: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.loads += [f"{tag} {key}={value}" for key, value in attrs if key in LOADING]
         if tag in RUNNING:
             self.loads.append(tag)
-        self.loads += [f"{tag} {key}" for key, _ in attrs if key.startswith("on")]
-        self.loads += [
-            f"{tag} {value}"
-            for key, value in attrs
-            if tag == "use" and key.endswith("href") and not (value or "").startswith("#")
-        ]
+        for key, value in attrs:
+            is_far = tag == "use" and key.endswith("href") and not (value or "").startswith("#")
+            if key in LOADING or key.startswith("on") or is_far:
+                self.loads.append(f"{tag} {key}={value}")
 
     def handle_data(self, data: str) -> None:
         self.texts.append(data)
@@ -43,7 +40,4 @@ def read_page(html: str) -> Reader:
 
 def list_requests(html: str) -> list[str]:
     """Lists everything that a browser would fetch to show the page."""
-    return [
-        *read_page(html).loads,
-        *re.findall(r"url\([^#)][^)]*\)|@import[^;]*", html),
-    ]
+    return read_page(html).loads + re.findall(r"url\([^#)][^)]*\)|@import[^;]*", html)

@@ -16,16 +16,13 @@ from typing import Any
 
 from PIL import Image
 
-# (package, its folder, files).
-FILES = (
-    (
-        *("skimage", "data"),
-        """astronaut.png brick.png camera.png cell.png chelsea.png clock_motion.png coffee.png
-        coins.png grass.png gravel.png ihc.png moon.png motorcycle_left.png motorcycle_right.png
-        page.png hubble_deep_field.jpg retina.jpg rocket.jpg""",
-    ),
-    ("sklearn", "datasets/images", "china.jpg flower.jpg"),
-)
+# A package with the folder in it, and files.
+FILES = {
+    "skimage/data": """astronaut.png brick.png camera.png cell.png chelsea.png clock_motion.png
+        coffee.png coins.png grass.png gravel.png ihc.png moon.png motorcycle_left.png
+        motorcycle_right.png page.png hubble_deep_field.jpg retina.jpg rocket.jpg""",
+    "sklearn/datasets/images": "china.jpg flower.jpg",
+}
 # Name of the crop -> file, (left, top, right, bottom). They do not overlap one another.
 CROPS = {
     "hubble_deep_field-upper-left": ("hubble_deep_field", (0, 0, 420, 380)),
@@ -71,12 +68,6 @@ def encode(image: Image.Image, format: str, **options: Any) -> bytes:
     return file.getvalue()
 
 
-def with_bits(jpeg: bytes, bits: int) -> bytes:
-    """Makes the header of a baseline JPEG claim samples of so many bits."""
-    at = jpeg.index(b"\xff\xc0") + 4
-    return jpeg[:at] + bytes([bits]) + jpeg[at + 1 :]
-
-
 def find_photograph(name: str) -> Photograph:
     """Returns the photograph called `name`."""
     return {photograph.name: photograph for photograph in PHOTOGRAPHS}[name]
@@ -84,7 +75,8 @@ def find_photograph(name: str) -> Photograph:
 
 def _list_photographs() -> list[Photograph]:
     whole = {}
-    for package, inside, names in FILES:
+    for place, names in FILES.items():
+        package, _, inside = place.partition("/")
         folder = Path(str(importlib.util.find_spec(package).origin)).parent / inside
         for path in map(folder.joinpath, names.split()):
             whole[path.stem] = Photograph(path.stem, path)

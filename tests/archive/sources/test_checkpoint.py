@@ -18,7 +18,7 @@ import torch
 
 from offpath.archive.sources.checkpoint import find_state_dict, load_checkpoint
 from offpath.errors import ExpectedError, WrongOption
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 
 WEIGHTS = {"conv.weight": torch.arange(6.0).view(2, 3), "fc.bias": torch.zeros(4)}
 NAMES = frozenset(WEIGHTS)

@@ -20,8 +20,8 @@ from offpath.archive.sources.stock_archive import unpack
 from offpath.errors import WrongOption
 from offpath.handler.config import HandlerConfig
 from tests.archive.sources.test_stock_archive import convert
+from tests.guarantees import guarantee
 from tests.support.echo_archive import make_stock
-from tests.support.guarantees import guarantee
 from tests.support.hostile_archives import STOCK, pack
 from tests.support.photographs import PHOTOGRAPHS
 

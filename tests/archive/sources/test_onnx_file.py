@@ -9,11 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from offpath.archive.engine_files.engine_folder import (
-    EnginePlan,
-    build_engine_folder,
-    plan_engine,
-)
+from offpath.archive.engine_files.engine_folder import EnginePlan, build_engine_folder, plan_engine
 from offpath.archive.model_probe import count_classes
 from offpath.archive.photograph_sets import PhotographSets
 from offpath.archive.sources.model_source import load_model_source
@@ -24,8 +20,8 @@ from offpath.handler.model.engines.choose import make_engine
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
-from tests.support.guarantees import guarantee  # noqa: E402
-from tests.support.onnx_models import CLASSES, write_onnx  # noqa: E402
+from tests.archive.onnx_models import CLASSES, write_onnx  # noqa: E402
+from tests.guarantees import guarantee  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -37,10 +33,7 @@ CPU = torch.device("cpu")
         ({"outputs": 2}, r"has 2 outputs \(logits, other\); expected one"),
         ({"kind": onnx.TensorProto.UINT8}, r"has the input tensor\(uint8\)"),
         ({"shape": (1, 32, 32, 3)}, "32, 3], channels last; expected one, float32"),
-        (
-            {"shape": (1, 4, 32, 32)},
-            r"4, 32, 32\]; expected one, .* with 1 or 3 channels",
-        ),
+        ({"shape": (1, 4, 32, 32)}, r"4, 32, 32\]; expected one, .* with 1 or 3 channels"),
         ({"operator": "NoSuch"}, "cannot be loaded by ONNX Runtime: .*NoSuch"),
         ({"opset": 6}, "operator set 6; export it for 7"),
     ],
@@ -80,10 +73,7 @@ def test_weights_in_other_files_are_refused(location: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("handler", "message"),
     [
-        (
-            {"engine": "eager"},
-            "--engine eager --precision auto: an ONNX model is run by",
-        ),
+        ({"engine": "eager"}, "--engine eager --precision auto: an ONNX model is run by"),
         ({"precision": "int8"}, "an ONNX model is run by onnxruntime in fp32"),
         ({"precision": "fp16"}, "--precision 'fp16': --engine onnxruntime has fp32"),
         ({"explanations": True}, "explanations need the gradients of a PyTorch model"),

@@ -6,7 +6,6 @@ The files of weights are imitated: seeded values in the published layout under t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +31,7 @@ QUICK: dict[str, dict[str, Any]] = {
 SLOW = """alexnet convnext_tiny efficientnet_b0 efficientnet_v2_s maxvit_t mnasnet0_75 mobilenet_v2
     mobilenet_v3_small resnet18 regnet_y_400mf resnext50_32x4d shufflenet_v2_x0_5 swin_t swin_v2_t
     vgg11 vit_b_16 wide_resnet50_2""".split()
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Many small layers cost more in threads that wait for each other than in one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def name_as_published(name: str, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

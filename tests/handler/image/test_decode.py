@@ -14,8 +14,8 @@ from offpath.handler.errors import ImageTooLarge, ItemError, UndecodableImage, U
 from offpath.handler.image.decode import DecodeOptions, Pixels, decode_image
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.image.transform import transform_image
+from tests.guarantees import guarantee
 from tests.support.costly import make_png, make_tiff, measure
-from tests.support.guarantees import guarantee
 from tests.support.photographs import encode, find_photograph
 
 EXACT = DecodeOptions()

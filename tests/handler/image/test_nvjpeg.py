@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import logging
@@ -24,7 +25,6 @@ from offpath.handler.image.nvjpeg import DecodeTogether, DeviceDecoder, find_nvj
 from offpath.handler.image.torch_transform import transform_on_device
 from offpath.handler.pipeline import Pipeline
 from tests.handler.conftest import classify, make_runner
-from tests.support import torchcodec_decoders as decoders
 from tests.support.photographs import PHOTOGRAPHS, encode, find_photograph
 
 COFFEE = find_photograph("coffee").rgb
@@ -45,6 +45,18 @@ class CpuDecoder:
         self.calls.append(len(files))
         images: list[torch.Tensor] = decode_jpeg(files, ImageReadMode.RGB)
         return images
+
+
+class TurningDecoder(CpuDecoder):
+    """Stands for torchcodec.decoders, whose version 0.17 turns images by their EXIF."""
+
+    def decode_jpeg(self, files: list[torch.Tensor], *, device: torch.device) -> list[torch.Tensor]:
+        return [turn(image, file) for image, file in zip(self(files), files)]
+
+
+def turn(image: torch.Tensor, file: torch.Tensor) -> torch.Tensor:
+    exif = Image.open(io.BytesIO(file.numpy().tobytes())).getexif()
+    return image.rot90(-1, (1, 2)) if exif.get(ORIENTATION) == 6 else image
 
 
 def decode_on_device(
@@ -77,11 +89,10 @@ def with_unknown_codes(payload: bytes) -> bytes:
 
 @pytest.fixture
 def torchcodec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Returns the folder of an installed stand-in of torchcodec."""
+    """Returns the folder of an installed torchcodec."""
     folder = tmp_path / "torchcodec"
     folder.mkdir()
     (folder / "__init__.py").touch()
-    (folder / "decoders.py").write_text("from tests.support.torchcodec_decoders import decode_jpeg")
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("torchcodec", "torchcodec.decoders"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -89,15 +100,23 @@ def torchcodec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def from_torchcodec(torchcodec: Path, monkeypatch: pytest.MonkeyPatch) -> DecodeTogether:
+def decoders(torchcodec: Path, monkeypatch: pytest.MonkeyPatch) -> TurningDecoder:
+    """Returns what stands for the module torchcodec.decoders."""
+    decoders = TurningDecoder()
+    monkeypatch.setitem(sys.modules, "torchcodec.decoders", decoders)
+    return decoders
+
+
+@pytest.fixture
+def from_torchcodec(decoders: TurningDecoder) -> DecodeTogether:
     decode = find_nvjpeg(torch.device("cuda"))
     assert decode is not None
-    monkeypatch.setattr(decoders, "calls", [])
+    decoders.calls.clear()
     return decode
 
 
 def test_torchcodec_is_chosen_where_it_is_installed_and_does_not_turn_images(
-    from_torchcodec: DecodeTogether,
+    from_torchcodec: DecodeTogether, decoders: TurningDecoder
 ) -> None:
     stored, as_stored = decode_on_device([turned(6), JPEG], DecodeOptions(), from_torchcodec)
     assert decoders.calls == [2]
@@ -197,7 +216,7 @@ def test_mixed_batch_keeps_its_order_and_errors(
     payloads += [encode(find_photograph("chelsea").rgb, "JPEG"), b""]
     decode = alone = CpuDecoder()
     if package == "torchcodec":
-        decode, alone = request.getfixturevalue("from_torchcodec"), decoders
+        decode, alone = map(request.getfixturevalue, ("from_torchcodec", "decoders"))
     mixed = read(make_pipeline(decode), payloads)
     # One file fails the call, and is left to the CPU after one call per file.
     assert alone.calls == [3, 1, 1, 1]

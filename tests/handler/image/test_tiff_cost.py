@@ -10,8 +10,8 @@ from PIL import Image
 
 from offpath.handler.errors import ItemError
 from offpath.handler.image.decode import DecodeOptions, decode_image
+from tests.guarantees import guarantee
 from tests.support.costly import make_tiff, tiff_of_tags
-from tests.support.guarantees import guarantee
 from tests.support.photographs import encode
 
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 255, (300, 400, 3), dtype=np.uint8))

@@ -13,8 +13,8 @@ from offpath.handler.errors import (
     TooManyExplanations,
 )
 from offpath.handler.model.explanations import Attribute, Explainer
+from tests.guarantees import guarantee
 from tests.support.clock import Clock
-from tests.support.guarantees import guarantee
 
 
 def make_explainer(clock: Clock, attribute: Attribute, is_open: bool = True) -> Explainer:

@@ -7,7 +7,6 @@ rounding in the normalisation.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -25,15 +24,6 @@ from tests.support.photographs import PHOTOGRAPHS, encode
 
 BOUNDS = {"exact": 0.01, "scaled": 0.03}
 CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Several threads wait for each other where other processes use the cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("one_thread")

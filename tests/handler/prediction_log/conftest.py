@@ -1,9 +1,10 @@
-"""An S3 server that checks no signatures, and logs that are closed at the end."""
+"""Logs that are closed at the end, and processes that are killed while they write one."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from offpath.handler.prediction_log import prediction_log
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.prediction_log import PredictionLog, open_prediction_log
 from offpath.handler.prediction_log.record import Record
+from tests.handler.prediction_log.killed_writers import Writer, run_writers
+from tests.support.bucket import read_out
 
 
 @pytest.fixture
@@ -47,6 +50,17 @@ def open_log(
     yield open_one
     for log in logs:
         log.close()
+
+
+@pytest.fixture
+def start_writer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Writer]]:
+    """Starts writers whose ledger is checked at the end: with the bucket, if there is one."""
+    settings = {"spool_dir": f"{tmp_path}/spool", "uri": f"file://{tmp_path}/out"}
+    count = partial(read_out, tmp_path / "out")
+    if "bucket" in request.fixturenames:
+        count = request.getfixturevalue("bucket").event_counts
+    with run_writers(settings, count) as start:
+        yield start
 
 
 def make_record(event_id: str = "", **fields: Any) -> Record:

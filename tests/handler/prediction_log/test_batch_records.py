@@ -13,9 +13,9 @@ from offpath.handler.prediction_log.batch_records import make_records
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.record import FIELDS, Record, encode_records
 from offpath.handler.stages import BatchTimings, Stage
+from tests.guarantees import guarantee
 from tests.handler.conftest import MakePipeline
 from tests.handler.prediction_log.conftest import make_record
-from tests.support.guarantees import guarantee
 from tests.support.photographs import encode, find_photograph
 
 JPEG = bytearray(encode(find_photograph("coffee").rgb, "JPEG"))
@@ -40,11 +40,7 @@ def test_every_item_is_recorded_with_its_own_answer(make_pipeline: MakePipeline)
     good, bad, empty = record(make_pipeline, [JPEG, b"junk.", b""])
     assert [one.event_id for one in (good, bad, empty)] == ["id-0", "id-1", "id-2"]
     assert [one.status for one in (good, bad, empty)] == [200, 415, 400]
-    assert [one.error for one in (good, bad, empty)] == [
-        None,
-        "UnsupportedFormat",
-        "EmptyPayload",
-    ]
+    assert [one.error for one in (good, bad, empty)] == [None, "UnsupportedFormat", "EmptyPayload"]
     assert [one.payload_bytes for one in (good, bad, empty)] == [len(JPEG), 5, 0]
     assert [len(one.predictions) for one in (good, bad, empty)] == [5, 0, 0]
     assert good.user_id is None

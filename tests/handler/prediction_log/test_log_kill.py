@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from offpath.handler.prediction_log.prediction_log import PredictionLog
+from tests.guarantees import guarantee
 from tests.support.eventually import eventually
-from tests.support.guarantees import guarantee
 from tests.support.s3_servers import S3Server
 
 pytestmark = pytest.mark.s3

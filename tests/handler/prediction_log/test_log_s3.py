@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from offpath.handler.prediction_log.prediction_log import PredictionLog
+from tests.guarantees import guarantee
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.eventually import eventually
-from tests.support.guarantees import guarantee
 from tests.support.s3_faults import OUTAGES, PASS, UNANSWERED, FaultProxy
 from tests.support.s3_servers import S3Server
 

@@ -13,14 +13,11 @@ from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.owner import AdoptedFolders, count_bytes
 from offpath.handler.prediction_log.prediction_log import PredictionLog
 from offpath.handler.prediction_log.segment import SegmentName
-from offpath.handler.prediction_log.sink_file import (
-    make_sink_folder_name,
-    write_sink_file,
-)
+from offpath.handler.prediction_log.sink_file import make_sink_folder_name, write_sink_file
+from tests.guarantees import guarantee
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.bucket import read_out
 from tests.support.eventually import eventually
-from tests.support.guarantees import guarantee
 
 OWNER = "node-1-1x00000000"
 OpenLog = Callable[..., PredictionLog]

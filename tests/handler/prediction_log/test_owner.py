@@ -12,8 +12,8 @@ from typing import Any
 
 from offpath.handler.prediction_log.owner import AdoptedFolders, is_owner_alive, list_owner_folders
 from offpath.handler.prediction_log.sink_file import make_sink_folder_name
+from tests.guarantees import guarantee
 from tests.support.eventually import eventually
-from tests.support.guarantees import guarantee
 
 ROOT = Path(__file__).parents[3]
 StartWriter = Callable[..., Any]

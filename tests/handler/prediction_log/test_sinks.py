@@ -14,10 +14,10 @@ from offpath.handler.prediction_log.log_settings import S3Options
 from offpath.handler.prediction_log.prediction_log import PredictionLog
 from offpath.handler.prediction_log.sink_file import make_sink_folder_name
 from offpath.handler.prediction_log.sinks import S3Sink
+from tests.guarantees import guarantee
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.answering_server import Answers, answering_server
 from tests.support.eventually import eventually
-from tests.support.guarantees import guarantee
 from tests.support.s3_servers import make_environ
 
 BODY = b"the object's bytes" * 100

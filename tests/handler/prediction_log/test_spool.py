@@ -18,10 +18,10 @@ from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.owner import count_bytes
 from offpath.handler.prediction_log.prediction_log import PredictionLog
 from offpath.handler.prediction_log.spool import Spool
+from tests.guarantees import guarantee
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.bucket import read_out
 from tests.support.eventually import eventually
-from tests.support.guarantees import guarantee
 
 MakeSettings = Callable[..., PredictionLogSettings]
 OpenLog = Callable[..., PredictionLog]

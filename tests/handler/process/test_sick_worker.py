@@ -12,7 +12,7 @@ from offpath.handler.process.sick_worker import (
     MAX_OUT_OF_MEMORY_IN_A_ROW,
     ModelHealth,
 )
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be"
 STICKY = [

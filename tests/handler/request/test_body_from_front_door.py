@@ -10,7 +10,7 @@ from offpath.handler.contract import Request
 from offpath.handler.errors import BodyGone, BodyUnreadable, ConfigError, ItemError
 from offpath.handler.request.body_from_front_door import DoorBodies
 from offpath.handler.request.payload import read_fields, read_payload
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 
 KEY = "k" * 64
 NAME = "0000000001"

@@ -7,7 +7,7 @@ import pytest
 
 from offpath.handler.errors import BadEnvelope
 from offpath.handler.request.forms import FORM, find_lost_field, parse_body, parse_multipart
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 
 TYPE = "multipart/form-data; boundary=xyz"
 BODY_BYTES = 8 * 2**20
@@ -28,10 +28,7 @@ def field(name: str) -> str:
 def test_fields_of_a_form_are_unchanged(content: bytes) -> None:
     body = form((field("data"), content), (field("target"), b"7"))
     got = parse_multipart(body, TYPE)
-    assert {name: bytes(value) for name, value in got.items()} == {
-        "data": content,
-        "target": b"7",
-    }
+    assert {name: bytes(value) for name, value in got.items()} == {"data": content, "target": b"7"}
 
 
 def test_a_quoted_boundary_and_a_preamble_are_read() -> None:
@@ -100,10 +97,7 @@ def test_a_form_of_which_torchserve_dropped_a_field_is_noticed(
 @guarantee("Costly JSON, base64 and forms")
 @pytest.mark.parametrize(
     "text",
-    [
-        pytest.param(b"%", id="percent-signs"),
-        pytest.param(b"%41", id="codes"),
-    ],
+    [pytest.param(b"%", id="percent-signs"), pytest.param(b"%41", id="codes")],
 )
 def test_a_form_of_percent_signs_costs_little_time_and_memory(text: bytes) -> None:
     body = b"data=" + text * (BODY_BYTES // len(text) - 5)

@@ -11,7 +11,7 @@ import pytest
 
 from offpath.handler.errors import BadTensor
 from offpath.handler.request.npy import NPY_MAGIC, read_npy
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 
 SHAPE = (224, 192, 3)
 PIXELS = np.random.default_rng(0).integers(0, 256, SHAPE, dtype=np.uint8)

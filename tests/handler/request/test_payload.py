@@ -10,7 +10,7 @@ import pytest
 from offpath.handler.errors import BadEnvelope, EmptyPayload, PayloadTooLarge
 from offpath.handler.request import payload
 from offpath.handler.request.payload import read_payload
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 from tests.support.photographs import encode, find_photograph
 
 LIMIT = 20 * 2**20

@@ -11,8 +11,8 @@ import pytest
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.prediction_log import open_prediction_log
 from offpath.handler.prediction_log.record import Record, format_inference_time
+from tests.handler.prediction_log.killed_writers import Writer
 from tests.offpath.conftest import Done, Run
-from tests.support.spool_writers import Writer
 
 Logs = Callable[..., Done]
 StartWorker = Callable[..., Writer]

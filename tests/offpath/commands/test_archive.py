@@ -13,8 +13,8 @@ import yaml
 from offpath.archive.mar_file import read_archives
 from offpath.archive.model_config import load_preset
 from tests.archive.conftest import THREE_CLASSES, try_handlers_alone
+from tests.guarantees import guarantee
 from tests.offpath.conftest import Done, Run, read_json_keys
-from tests.support.guarantees import guarantee
 
 Archive = Callable[..., Done]
 

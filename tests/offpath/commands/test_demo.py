@@ -18,8 +18,8 @@ import httpx
 import pytest
 
 from offpath.commands import demo
+from tests.guarantees import guarantee
 from tests.support.eventually import eventually
-from tests.support.guarantees import guarantee
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe")

@@ -12,9 +12,9 @@ import pytest
 from offpath.handler.prediction_log.packing import compress
 from offpath.handler.prediction_log.segment import MAX_OBJECT_BYTES
 from offpath.serving.prediction_log.reading import MAX_DAMAGED_LINES
+from tests.guarantees import guarantee
 from tests.offpath.commands.conftest import Logs, StartWorker, record, write_log
 from tests.offpath.conftest import Run
-from tests.support.guarantees import guarantee
 from tests.support.pages import list_requests, read_page
 
 RECORD = b'{"event_id":"x","inference_time":"2026-11-21T03:51:42Z"}'

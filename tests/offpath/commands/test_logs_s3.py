@@ -7,17 +7,16 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from offpath.handler.prediction_log.packing import compress
+from tests.handler.prediction_log.killed_writers import run_writers
 from tests.offpath.commands.test_logs_poisoned import LONG_LINE, RECORD
 from tests.offpath.conftest import Done, Run
 from tests.support.bucket import Bucket
 from tests.support.s3_servers import S3Server
-from tests.support.spool_writers import Writer
 
 pytestmark = pytest.mark.s3
 
@@ -42,29 +41,29 @@ def run_logs(*arguments: str, **environ: str) -> Done:
 
 
 def test_two_workers_and_a_ship_from_outside_deliver_everything_once(
-    seaweedfs: S3Server, bucket: Bucket, start_writer: Callable[..., Writer], tmp_path: Path
+    seaweedfs: S3Server, bucket: Bucket, tmp_path: Path
 ) -> None:
     uri, spool = bucket.uri, tmp_path / "spool"
-    settings = {"uri": uri, "s3": {"endpoint_url": seaweedfs.endpoint_url}}
-    settings |= {"segment_max_age_s": 0.2, "segment_max_bytes": 20_000}
-    writers: list[Writer] = []
-    for _ in range(2):
-        first, second = start_writer(**settings), start_writer(**settings)
-        writers += [first, second]
-        first.wait_until_written()
-        second.wait_until_written()
-        # One dies; the other's shipper and two commands from outside go for what it left.
-        first.kill()
-        ships = [start_logs("ship", "--spool", str(spool)) for _ in range(2)]
-        errors = [ship.communicate()[1] for ship in ships]
-        assert [ship.returncode for ship in ships] == [0, 0], errors
-        second.wait_until_written(len(second.answered) + 100)
-        second.kill()
+    settings = {"uri": uri, "spool_dir": str(spool), "segment_max_bytes": 20_000}
+    settings |= {"s3": {"endpoint_url": seaweedfs.endpoint_url}, "segment_max_age_s": 0.2}
+    answered: list[str] = []
+    with run_writers(settings, bucket.event_counts) as start_writer:
+        for _ in range(2):
+            first, second = start_writer(), start_writer()
+            first.wait_until_written()
+            second.wait_until_written()
+            # One dies; the other's shipper and two commands from outside go for what it left.
+            first.kill()
+            ships = [start_logs("ship", "--spool", str(spool)) for _ in range(2)]
+            errors = [ship.communicate()[1] for ship in ships]
+            assert [ship.returncode for ship in ships] == [0, 0], errors
+            second.wait_until_written(len(second.answered) + 100)
+            second.kill()
+            answered += first.answered + second.answered
     last = run_logs("ship", "--spool", str(spool), "--json")
     assert last.code == 0, last.err
     assert list(spool.glob("*/*/*")) == []
 
-    answered = [event_id for writer in writers for event_id in writer.answered]
     ids = tmp_path / "ids"
     ids.write_text("\n".join(answered))
     store = {"AWS_ENDPOINT_URL_S3": seaweedfs.endpoint_url}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,20 +11,14 @@ from offpath.commands.predict import find_images
 from offpath.errors import ExpectedError
 from offpath.handler.request.npy import read_npy
 from offpath.serving.printable import UNPRINTABLE
+from tests.guarantees import guarantee
 from tests.offpath.conftest import Done, Run, read_json_keys
 from tests.support.answering_server import Answers, answering_server
 from tests.support.certificates import write_certificate
-from tests.support.guarantees import guarantee
 from tests.support.photographs import encode, find_photograph
 
 Predict = Callable[..., Done]
 JPEG = encode(find_photograph("coffee").rgb, "JPEG")
-
-
-@pytest.fixture
-def answers() -> Iterator[Answers]:
-    with answering_server() as server:
-        yield server
 
 
 @pytest.fixture
@@ -101,10 +95,7 @@ def test_files_folders_and_globs_are_found_in_order(tmp_path: Path) -> None:
     assert found(tmp_path / "*.jpg") == ["a.jpg", "x[1].jpg"]
     assert found(tmp_path / "**/*.webp") == ["deep/c.webp"]
     # A file that was named is sent, whatever it is called.
-    assert found(tmp_path / "x[1].jpg", tmp_path / "notes.txt") == [
-        "x[1].jpg",
-        "notes.txt",
-    ]
+    assert found(tmp_path / "x[1].jpg", tmp_path / "notes.txt") == ["x[1].jpg", "notes.txt"]
     with pytest.raises(ExpectedError):
         found(tmp_path / "a.jpg", tmp_path / "*.gif")
 

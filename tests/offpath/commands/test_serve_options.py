@@ -10,10 +10,10 @@ import yaml
 from offpath.commands.serve_options import check_host
 from offpath.errors import ExpectedError
 from offpath.serving.front.door_settings import DoorSettings
+from tests.guarantees import guarantee
 from tests.offpath.conftest import Run
+from tests.offpath.no_processes import forbid_processes
 from tests.support.echo_archive import write_mar
-from tests.support.guarantees import guarantee
-from tests.support.no_processes import forbid_processes
 
 
 @guarantee(

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from offpath.archive.model_config import load_preset
-from offpath.profiling.core.run import Cell, Run
+from offpath.profiling.core.run import Run
 from offpath.profiling.experiments.grid_search import Setting, TuneChoices, make_grid, read_result
+from tests.profiling import runs
 
 OWN, OTHER, SLOW = Setting(8, 2, 2), Setting(16, 5, 2), Setting(32, 20, 3)
 
@@ -25,20 +26,13 @@ def choose(**values) -> TuneChoices:
 
 def make_run(own=(100, 102, 101), other=(120, 118, 123), own_ms=50.0, p95_ms=100.0) -> Run:
     """Three rounds of ten seconds in which every answer of a setting took equally long."""
-    run = Run(
-        experiment="tune",
-        command="offpath tune",
-        settings={"clients": 32},
-        workloads={"photos": {"identity": "cd", "count": 20, "mean_bytes": 1000}},
-        host={"cpu": "some", "cores": 2, "offpath": "abc"},
-        started_at="2026-01-01T00:00:00+00:00",
-        variants={str(one): asdict(one) for one in (OWN, OTHER, SLOW)},
-        details={"config": load_preset("cpu"), "p95_ms": p95_ms},
-    )
+    settings = {str(one): asdict(one) for one in (OWN, OTHER, SLOW)}
+    details = {"config": load_preset("cpu"), "p95_ms": p95_ms}
+    run = runs.make_run("tune", variants=settings, details=details)
     for setting, rates, ms in ((OWN, own, own_ms), (OTHER, other, 60.0), (SLOW, [200] * 3, 400.0)):
         for round_, rate in enumerate(rates):
             figures = {"elapsed_s": 10.0, "replies_200": 10 * rate, "latency_ms": [ms] * 20}
-            run.add(round_, str(setting), Cell("photos", 32), figures)
+            run.add(round_, str(setting), runs.PHOTOS, figures)
     return run
 
 

@@ -17,7 +17,7 @@ from offpath.profiling.profilers.profiled_process import (
     ProfileJob,
     profile_handler,
 )
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 PLANTED = Path(__file__).with_name("planted_handler.py")

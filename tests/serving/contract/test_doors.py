@@ -10,9 +10,10 @@ import httpx
 import pytest
 
 from offpath.commands.url_option import find_door
+from tests.guarantees import guarantee
+from tests.serving.scrape import read_counts
 from tests.support.eventually import eventually
-from tests.support.front import FrontProcess, check_addresses, read_counts
-from tests.support.guarantees import guarantee
+from tests.support.front import FrontProcess, check_addresses
 from tests.support.images import jpeg
 
 pytestmark = pytest.mark.server

@@ -19,13 +19,13 @@ from offpath.serving.server.management import open_http
 from offpath.serving.server.server import Server
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.starting import start_server
+from tests.guarantees import guarantee
 from tests.serving.contract.foreign_archives import ECHO, FAULTS
+from tests.serving.scrape import read_lines
 from tests.support.echo_archive import write_archive
 from tests.support.eventually import MAX_S, eventually
 from tests.support.front import FrontProcess
-from tests.support.guarantees import guarantee
 from tests.support.images import jpeg
-from tests.support.scrape import read_lines
 
 pytestmark = pytest.mark.server
 PHOTOGRAPH = jpeg(size=(320, 240))

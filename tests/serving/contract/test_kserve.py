@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
+from tests.guarantees import guarantee
 from tests.support.costly import PALETTE, png
 from tests.support.eventually import eventually
-from tests.support.guarantees import guarantee
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 pytestmark = pytest.mark.server
@@ -97,9 +97,7 @@ def image_input(images: list[bytes], binary: bool = True) -> InferInput:
     return given
 
 
-def test_tritons_client_reads_the_metadata(
-    triton: InferenceServerClient,
-) -> None:
+def test_tritons_client_reads_the_metadata(triton: InferenceServerClient) -> None:
     assert triton.is_server_live() and triton.is_server_ready()
     assert triton.is_model_ready("near-free") and triton.is_model_ready("near-free", "1.0")
     assert not triton.is_model_ready("other") and not triton.is_model_ready("near-free", "3.0")

@@ -14,8 +14,8 @@ import pytest
 from offpath.serving.process.processes import find_fork_helpers, is_running
 from offpath.serving.torchserve.launch import FORK_SOCKET
 from offpath.serving.torchserve.torchserve_server import TorchServe
+from tests.guarantees import guarantee
 from tests.support.eventually import eventually
-from tests.support.guarantees import guarantee
 
 pytestmark = pytest.mark.server
 

@@ -9,8 +9,8 @@ import socket
 import pytest
 
 from offpath.serving.fork.fork_request import STREAMS, ForkRequest, receive_request
-from tests.support.descriptors import no_new_descriptors
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
+from tests.serving.processes import no_new_descriptors
 
 
 def list_numbers() -> set[int]:

@@ -13,8 +13,8 @@ from offpath.errors import ExpectedError
 from offpath.serving.front import bodies
 from offpath.serving.front.bodies import SHM, is_tmpfs, make_folder, remove_orphans
 from offpath.serving.process.tmp_folders import remove_dead_folders
-from tests.support.front import door_before_answers
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
+from tests.serving.front.running_door import door_before_answers
 
 
 def test_folder_on_a_disk_is_refused(tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ from offpath.serving.front.splits import Split
 from offpath.serving.front.upstreams import Upstreams
 from offpath.serving.process.ports import resolve_ports
 from offpath.serving.server.served_model import ServedModel
+from tests.guarantees import guarantee
+from tests.serving.front.running_door import door_before_answers
 from tests.support.certificates import write_certificate
 from tests.support.eventually import eventually
-from tests.support.front import door_before_answers
-from tests.support.guarantees import guarantee
 
 UPSTREAMS = Upstreams(True, 32 << 20, 120, 1000)
 WHEEL = find_nginx()
@@ -212,12 +212,7 @@ def test_no_log_holds_a_token_or_a_control_character(closed_door: str, closed_fo
         assert log.stat().st_mode & 0o777 == 0o640
 
 
-@guarantee(
-    "A request gets a 5xx",
-    "serving/conf/nginx.conf",
-    '"~^5" 1;',
-    "",
-)
+@guarantee("A request gets a 5xx", "serving/conf/nginx.conf", '"~^5" 1;', "")
 @pytest.mark.parametrize("status", [500, 0], ids=["of-the-worker", "of-the-door"])
 def test_the_log_of_requests_has_every_5xx_with_the_workers_part(
     tmp_path: Path, status: int

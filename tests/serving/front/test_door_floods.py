@@ -15,10 +15,10 @@ import pytest
 from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import Nginx
+from tests.guarantees import guarantee
+from tests.serving.front.running_door import door_before_answers
 from tests.support.certificates import write_certificate
 from tests.support.eventually import eventually
-from tests.support.front import door_before_answers
-from tests.support.guarantees import guarantee
 
 CONNECTIONS, FRAMES = 20, 2000
 MAX_GROWTH_BYTES = 30 << 20

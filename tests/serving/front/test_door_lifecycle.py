@@ -14,11 +14,13 @@ import psutil
 import pytest
 
 from offpath.serving.client import Client
-from tests.support.descriptors import no_new_descriptors
+from tests.guarantees import guarantee
+from tests.serving.ends import check_no_reload, last_load
+from tests.serving.processes import no_new_descriptors
+from tests.serving.scrape import sum_metric
 from tests.support.eventually import eventually
 from tests.support.front import (
     BODIES,
-    HOSTILE_USER_IDS,
     PARTS,
     PATH,
     PAUSE_S,
@@ -26,11 +28,7 @@ from tests.support.front import (
     answer_some,
     kill_part,
     run_kill_round,
-    send_hostile_user_ids,
 )
-from tests.support.guarantees import guarantee
-from tests.support.images import jpeg
-from tests.support.scrape import sum_metric
 
 pytestmark = pytest.mark.server
 
@@ -157,9 +155,7 @@ def test_supervisors_and_workers_outlive_a_lack_of_descriptors(door: FrontProces
     "        self._signal(signal.SIGTERM)",
 )
 def test_sigterm_answers_what_was_accepted_and_the_log_has_it_once(door: FrontProcess) -> None:
-    folder = door.log_dir.parent
-    send_hostile_user_ids(f"{door.url}{PATH}", jpeg())
-    with door.load(PATH, BODIES) as seen:
+    with last_load(door, PATH, BODIES) as seen:
         answer_some(seen)
         door.process.terminate()
         # A balancer learns of the end while all requests are still answered (--unready-s).
@@ -167,10 +163,6 @@ def test_sigterm_answers_what_was_accepted_and_the_log_has_it_once(door: FrontPr
         assert not seen.refused
         answer_some(seen)
         assert not seen.refused and door.process.wait(60) == 0
-    seen.check_end()
-    assert not door.bodies.exists() and not door.run.exists()
-    door.check_no_reload()
-    user_ids = {record["user_id"] for record in door.check_log(folder)}
-    assert HOSTILE_USER_IDS[-1].decode() in user_ids
-    for private in (door.log_dir, *(folder / "log").glob("dt=*/*/*")):
+    check_no_reload(door)
+    for private in (door.log_dir, *door.log_dir.parent.glob("log/dt=*/*/*")):
         assert private.stat().st_mode & 0o7 == 0, "every user can read it"

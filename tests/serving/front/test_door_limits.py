@@ -17,9 +17,9 @@ import pytest
 from offpath.handler.wire_names import CLIENT_HEADER
 from offpath.serving.front import nginx_config
 from offpath.serving.front.door import Door
+from tests.guarantees import guarantee
+from tests.serving.front.running_door import door_before_answers
 from tests.support.eventually import eventually
-from tests.support.front import door_before_answers
-from tests.support.guarantees import guarantee
 
 FIREWALL = Path(__file__).parents[3] / "deploy" / "firewall" / "offpath.nft"
 LARGEST = 32 << 20

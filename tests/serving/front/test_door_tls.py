@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from offpath.serving.client import Client
+from tests.guarantees import guarantee
 from tests.support.certificates import write_certificate
 from tests.support.echo_archive import write_mar
 from tests.support.eventually import eventually
-from tests.support.front import FrontProcess, front
-from tests.support.guarantees import guarantee
+from tests.support.front import FrontProcess
 
 pytestmark = pytest.mark.server
 
@@ -46,7 +46,7 @@ def door(files: Path) -> Iterator[FrontProcess]:
     options += ["--grpc-port", "0"]
     # No handler of ours: bodies go through.
     store = write_mar(files / "store").parent
-    with front(store, files / "logs", *options) as running:
+    with FrontProcess(store, files / "logs", *options) as running:
         yield running
 
 

@@ -21,12 +21,23 @@ ROOT = Path(__file__).parents[3]
 DOCUMENT: dict[str, Any] = json.loads(render_openapi())
 TOKEN = "a-token-of-the-tests"
 CONFIG = """
-hooks = "tests.support.request_bodies"
+hooks = "request_bodies"
 [parameters]
 "path.model" = "near-free"
 "path.version" = "1.0"
 # A shorter time would be answered 504, which counts as a failure of the server.
 "header.x-request-timeout-ms" = "60000"
+"""
+# A module of schemathesis: real and broken images for the media types that hold one.
+REQUEST_BODIES = """
+import schemathesis
+from hypothesis import strategies as st
+from tests.support.images import accepted, rejected
+
+bad = [body for body, *_ in rejected().values() if len(body) < 1_000_000]
+bodies = st.sampled_from([*accepted().values(), *bad]) | st.binary(max_size=2000)
+for name in ("application/octet-stream", "application/x-npy", "image/*"):
+    schemathesis.openapi.media_type(name, bodies)
 """
 
 
@@ -45,6 +56,7 @@ def test_a_server_answers_as_described(run: Any, model_store: Path, tmp_path: Pa
     shutil.copy(model_store / "near-free.mar", store)
     (tokens := tmp_path / "tokens").write_text(TOKEN)
     (tmp_path / "schemathesis.toml").write_text(CONFIG)
+    (tmp_path / "request_bodies.py").write_text(REQUEST_BODIES)
     options = ["--invocations", "--explanations", "--tokens", str(tokens)]
     with run(store, tmp_path / "logs", *options) as door:
         command = [str(Path(sys.executable).with_name("schemathesis"))]
@@ -57,7 +69,7 @@ def test_a_server_answers_as_described(run: Any, model_store: Path, tmp_path: Pa
         done = subprocess.run(
             command,
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"},
             capture_output=True,
             text=True,
             errors="replace",

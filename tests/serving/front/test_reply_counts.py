@@ -16,9 +16,10 @@ from offpath.serving.front import reply_counts
 from offpath.serving.front.nginx_config import DOOR_METRICS, REPLIES
 from offpath.serving.front.reply_counts import FAILING_S, FAILURES, ReplyCounts
 from offpath.serving.front.splits import Split
+from tests.guarantees import guarantee
+from tests.serving.front.running_door import door_before_answers
+from tests.serving.scrape import read_counts
 from tests.support.eventually import eventually
-from tests.support.front import door_before_answers, read_counts
-from tests.support.guarantees import guarantee
 
 
 def read_count(run: Path, status: str) -> float:

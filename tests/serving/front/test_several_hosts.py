@@ -16,11 +16,11 @@ import pytest
 from offpath.serving.front.door import Door
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.process.ports import resolve_ports
+from tests.guarantees import guarantee
+from tests.serving.front.running_door import door_before_answers
 from tests.support.answering_server import Answers
 from tests.support.certificates import write_certificate
 from tests.support.eventually import eventually
-from tests.support.front import door_before_answers
-from tests.support.guarantees import guarantee
 
 PAGE = Path(__file__).parents[3] / "docs" / "front-door.md"
 TOKEN = "a-token-0123456789"
@@ -68,11 +68,7 @@ class Hosts:
         end.callback(balancer.terminate)
         trusted = ssl.create_default_context(cafile=str(certificate))
         self.client = end.enter_context(
-            httpx.Client(
-                base_url=f"https://127.0.0.1:{port}",
-                verify=trusted,
-                trust_env=False,
-            )
+            httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=trusted, trust_env=False)
         )
         eventually(self.is_up)
 

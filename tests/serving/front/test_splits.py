@@ -26,20 +26,12 @@ from offpath.serving.front.upstreams import Upstreams
 from offpath.serving.prediction_log.reading import compare, name_reply
 from offpath.serving.server.management import ManagementClient
 from tests.conftest import build
+from tests.guarantees import guarantee
+from tests.serving.processes import is_alive
+from tests.serving.scrape import read_counts, sum_metric
 from tests.support.eventually import eventually
-from tests.support.front import (
-    BODIES,
-    FRONTS,
-    FrontProcess,
-    Seen,
-    is_alive,
-    load,
-    log_variables,
-    read_counts,
-)
-from tests.support.guarantees import guarantee
+from tests.support.front import BODIES, FRONTS, FrontProcess, Seen, load, log_variables
 from tests.support.obedient_model import change_models
-from tests.support.scrape import sum_metric
 
 # A handler that serves READY and fails each request.
 FAILING = """

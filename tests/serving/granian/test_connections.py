@@ -19,13 +19,12 @@ import psutil
 import pytest
 
 from offpath.serving.check.running import check_server
+from tests.guarantees import guarantee
 from tests.serving.conftest import FEW_DESCRIPTORS, Direct
-from tests.support.attacks import connect, slow_upload
-from tests.support.descriptors import no_new_descriptors
+from tests.serving.contract.hostile_clients import FORMS, OF_TORCHSERVE, connect, slow_upload
+from tests.serving.processes import no_new_descriptors
 from tests.support.eventually import MAX_S, eventually
 from tests.support.front import check_addresses, load
-from tests.support.guarantees import guarantee
-from tests.support.hostile_clients import FORMS, OF_TORCHSERVE
 from tests.support.images import jpeg
 
 pytestmark = pytest.mark.server
@@ -34,9 +33,8 @@ PREDICTIONS = [name for name, form in FORMS.items() if form.is_prediction]
 
 
 def open_connections(stack: ExitStack, url: str, count: int) -> None:
-    parts = urlsplit(url)
     for _ in range(count):
-        stack.enter_context(socket.create_connection((parts.hostname, parts.port)))
+        stack.enter_context(connect(url))
 
 
 def test_every_printed_address_leads_to_the_server(granian: Direct) -> None:

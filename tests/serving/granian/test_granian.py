@@ -25,18 +25,14 @@ from offpath.serving.granian.worker import choose_gpu
 from offpath.serving.server.management import open_http
 from offpath.serving.server.plan import MAX_WORKERS, plan_server
 from offpath.serving.server.served_model import ServedModel
-from tests.support.attacks import slow_upload
+from tests.guarantees import guarantee
+from tests.serving.contract.hostile_clients import slow_upload
+from tests.serving.ends import check_no_reload, last_load
+from tests.serving.processes import is_alive
+from tests.serving.scrape import read_lines
 from tests.support.echo_archive import MakeMar, make_settings
 from tests.support.eventually import MAX_S, eventually
-from tests.support.front import (
-    HOSTILE_USER_IDS,
-    FrontProcess,
-    granian,
-    is_alive,
-    logged,
-    send_hostile_user_ids,
-)
-from tests.support.guarantees import guarantee
+from tests.support.front import PAUSE_S, FrontProcess, granian, logged
 from tests.support.hostile_archives import HOSTILE
 from tests.support.images import jpeg
 from tests.support.obedient_model import (
@@ -50,7 +46,6 @@ from tests.support.obedient_model import (
     build_obedient,
 )
 from tests.support.photographs import encode
-from tests.support.scrape import read_lines
 
 pytestmark = pytest.mark.server
 WHY = (
@@ -58,9 +53,6 @@ WHY = (
     "ValueError: the weights are of another"
 )
 CLIENTS = 8
-# Between a client's requests while a server starts, which needs a core too.
-PAUSE_S = 0.05
-# Of two workers: three batches of eight each.
 
 
 @pytest.fixture
@@ -376,7 +368,7 @@ def test_sigkill_of_the_command_leaves_no_process_no_folder_and_nobody_to_reload
         for file in changing.log_dir.glob("*.json"):
             text = file.read_text()
             file.write_text(text.replace(str(changing.process.pid), str(stranger.pid)))
-        changing.check_no_reload()
+        check_no_reload(changing)
         assert stranger.poll() is None
     finally:
         stranger.kill()
@@ -426,11 +418,6 @@ def test_workers_take_gpus_as_torchserves_do(
 def test_sigterm_answers_what_is_in_flight_and_every_answer_is_in_the_log_once(
     door: FrontProcess,
 ) -> None:
-    send_hostile_user_ids(f"{door.url}/predictions/tricky", jpeg())
-    with door.load("/predictions/tricky", [jpeg()], clients=CLIENTS) as seen:
+    with last_load(door, "/predictions/tricky", [jpeg()]) as seen:
         eventually(lambda: len(seen.answered) > 50)
         assert door.terminate() == 0
-    seen.check_end()
-    assert not door.run.exists() and not door.bodies.exists()
-    user_ids = {record["user_id"] for record in door.check_log(door.log_dir.parent)}
-    assert HOSTILE_USER_IDS[-1].decode() in user_ids

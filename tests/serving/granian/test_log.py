@@ -10,8 +10,8 @@ from offpath.serving.server.in_force import check_in_force
 from offpath.serving.server.plan import plan_server
 from offpath.serving.server.server_settings import ServerSettings
 from offpath.serving.starting import check_ready, start_server
+from tests.guarantees import guarantee
 from tests.support.echo_archive import make_settings
-from tests.support.guarantees import guarantee
 
 TIME = "2026-11-21T03:59:26,104"
 

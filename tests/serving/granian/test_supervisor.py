@@ -23,9 +23,9 @@ from offpath.serving.granian.suspects import Note
 from offpath.serving.granian.worker import insist
 from offpath.serving.process import resources
 from offpath.serving.server.served_model import ServedModel
+from tests.guarantees import guarantee
 from tests.support.clock import Clock
 from tests.support.eventually import MAX_S
-from tests.support.guarantees import guarantee
 
 
 def make_supervisor(monkeypatch: pytest.MonkeyPatch, workers: int) -> Supervisor:

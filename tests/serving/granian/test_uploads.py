@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from offpath.handler.error_kinds import BUSY, TOO_SLOW, ErrorKind
 from offpath.serving.granian.uploads import FIRST_S, MAX_S, SLOW_S, BodyMemory
 from offpath.serving.service.messages import Refused
+from tests.guarantees import guarantee
 from tests.support.clock import Clock
-from tests.support.guarantees import guarantee
 
 
 async def upload(

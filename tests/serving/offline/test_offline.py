@@ -29,7 +29,7 @@ from offpath.serving.offline.manifest import (
 from offpath.serving.offline.part_runner import make_row
 from offpath.serving.storage import Storage, read_s3_options
 from offpath.serving.torchserve.torchserve_server import TorchServe
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 from tests.support.images import accepted, jpeg, rejected
 
 FILES = Storage(S3Options())

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from offpath.serving.process.processes import find_family
+from tests.guarantees import guarantee
+from tests.serving.processes import is_alive
 from tests.support.eventually import eventually
-from tests.support.front import is_alive
-from tests.support.guarantees import guarantee
 
 # Each prints a line of numbers when all is there, and then stays.
 SESSION = """

@@ -14,7 +14,7 @@ from offpath.serving.server.server_log import (
     parse_line,
     read_log,
 )
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 
 TIME = "2026-11-21T03:59:26,104"
 

@@ -13,9 +13,9 @@ import pytest
 
 from offpath.serving.service import batch_queue
 from offpath.serving.service.batch_queue import ALONE, BATCH_READ_S, BatchQueue
+from tests.guarantees import guarantee
 from tests.support.clock import Clock
 from tests.support.eventually import MAX_S, eventually
-from tests.support.guarantees import guarantee
 
 HOUR_S = 3600.0
 

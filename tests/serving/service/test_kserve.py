@@ -22,8 +22,8 @@ from offpath.serving.service.kserve import (
     read_v2,
 )
 from offpath.serving.service.messages import Refused
+from tests.guarantees import guarantee
 from tests.support.costly import measure
-from tests.support.guarantees import guarantee
 
 MOST = 4
 # As for every envelope (tests/reliability/test_worst_cost.py).

@@ -20,7 +20,7 @@ from offpath.serving.service import model_service
 from offpath.serving.service.costs import LANE_NICE, MAX_COSTLY
 from offpath.serving.service.kserve import READERS, Inference, read_v1
 from offpath.serving.service.model_service import ModelService, ServiceSettings
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 
 QUEUE, CONNECTIONS = 20, 6
 

@@ -9,7 +9,7 @@ from offpath.errors import ExpectedError
 from offpath.serving.server.plan import plan_server
 from offpath.serving.server.server_settings import Ports, ServerSettings
 from offpath.serving.torchserve.launch import build_properties
-from tests.support.guarantees import guarantee
+from tests.guarantees import guarantee
 
 PORTS = Ports(1, 2, 3)
 SETTINGS = ServerSettings(Path("store"), ("a.mar", "b=c.mar"))

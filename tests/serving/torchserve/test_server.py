@@ -18,10 +18,10 @@ from offpath.errors import ExpectedError
 from offpath.serving.process.processes import find_family
 from offpath.serving.starting import start_server
 from offpath.serving.torchserve.torchserve_server import TorchServe
+from tests.guarantees import guarantee
+from tests.serving.scrape import count_log_lines, sum_metric
 from tests.support.echo_archive import MODEL_CONFIG, MakeMar, make_settings, write_mar
 from tests.support.eventually import MAX_S, eventually
-from tests.support.guarantees import guarantee
-from tests.support.scrape import count_log_lines, sum_metric
 
 pytestmark = pytest.mark.server
 REQUESTS = 100

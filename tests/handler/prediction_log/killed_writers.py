@@ -16,8 +16,8 @@ from typing import Any
 
 from tests.support.bucket import read_spool
 
-ROOT = Path(__file__).parents[2]
-WRITER = ROOT / "tests" / "handler" / "prediction_log" / "spool_writer.py"
+ROOT = Path(__file__).parents[3]
+WRITER = Path(__file__).with_name("spool_writer.py")
 
 
 class Writer:
@@ -66,8 +66,7 @@ def run_writers(
 ) -> Iterator[Callable[..., Writer]]:
     """Yields `start(options, **settings)`, which starts a writer with settings of the log.
 
-    At the end, also of a test that failed halfway, each answered record must be in the sink once or
-    wait in the spool.
+    At the end, each answered record must be in the sink once or wait in the spool.
 
     Args:
         count: Counts the event ids in the sink.
@@ -78,9 +77,11 @@ def run_writers(
         writers.append(Writer({**settings, **more}, options or {}))
         return writers[-1]
 
-    yield start
-    for writer in writers:
-        writer.kill()
+    try:
+        yield start
+    finally:
+        for writer in writers:
+            writer.kill()
     kept, found = read_spool(Path(settings["spool_dir"])), count()
     answered = [event_id for writer in writers for event_id in writer.answered]
     lost = [one for one in answered if one not in kept and one not in found]

@@ -1,4 +1,4 @@
-"""Processes that can open nothing for a while."""
+"""Tells whether processes run, and lets them open nothing for a while."""
 
 from __future__ import annotations
 
@@ -7,8 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from resource import RLIMIT_NOFILE
 
+import psutil
+
+from offpath.serving.process.processes import is_running
+
 # Standard input, output and errors stay in use, so that closing others gives no room.
 LEAST = 3
+
+
+def is_alive(pid: int) -> bool:
+    """Returns whether a process runs; a zombie does not."""
+    try:
+        return is_running(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
 
 
 @contextmanager

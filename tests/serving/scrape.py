@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 import httpx
@@ -14,6 +14,7 @@ from tests.support.eventually import eventually
 # metric name -> label value (stage, bucket or error type) -> value
 Metrics = dict[str, dict[str, float]]
 LINE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)", re.MULTILINE)
+COUNT = r'^offpath_door_responses_total{status="(.*)",type="(.*)"} ([1-9].*)$'
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
@@ -49,6 +50,13 @@ def wait_for_items(server: TorchServe, model: str, items: float) -> Metrics:
         return metrics if metrics["offpath_items_total"][""] >= items else None
 
     return eventually(read)
+
+
+def read_counts(metrics_url: str = "", page: str = "") -> Counter[tuple[str, str]]:
+    """Reads a door's answers by status and type from its /metrics, or from a page of it."""
+    page = page or httpx.get(metrics_url, trust_env=False).text
+    found = re.findall(COUNT, page, re.MULTILINE)
+    return Counter({(status, kind): int(count) for status, kind, count in found})
 
 
 def count_log_lines(server: TorchServe) -> int:

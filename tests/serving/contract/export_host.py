@@ -1,11 +1,11 @@
 """Stands in for the processes in which Ray or Triton runs exports, which are asked over HTTP.
 
 It imports torch once. For each line of standard input, such as ["ray", "FOLDER"], a fork serves the
-export in the folder, and prints its port and process id.
+export in the folder, and prints its process id and port.
 
-`GET /health` asks the adapter's own check, and `GET /ids` what ids the handler got. Ray's requests
-and responses are passed on as they are. For Triton a body is a BYTES tensor, and the reply is the
-tensor REPLY, or the error with the status that Triton gives to its code.
+`GET /health` runs the check by which Ray would replace the replica. Ray's requests and responses
+are passed on as they are. For Triton a body is a BYTES tensor, and the reply is the tensor REPLY,
+or the error with the status that Triton gives to its code.
 """
 
 from __future__ import annotations
@@ -17,62 +17,36 @@ import os
 import signal
 import sys
 import threading
-import types
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import torch  # noqa: F401
 
 Answer = tuple[int, dict[str, str], bytes]
-STATUS_OF_CODE = {"INVALID_ARG": 400, "UNAVAILABLE": 503, "INTERNAL": 500}
 
 
-class Anything:
-    """Takes every call: a metric of the server."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self.increment = self.inc = self.set = self.__init__
-
-    COUNTER = GAUGE = None
-
-    def Metric(self, labels: Any) -> Anything:
-        return self
-
-
-def add_module(name: str, **content: Any) -> None:
-    sys.modules[name] = types.ModuleType(name)
-    vars(sys.modules[name]).update(content)
-
-
-class TritonError(tuple):
-    INVALID_ARG, UNAVAILABLE, INTERNAL = STATUS_OF_CODE
-
-    def __new__(cls, *parts: Any) -> TritonError:
-        return super().__new__(cls, parts)
+def add_modules(*names: str, **content: Any) -> MagicMock:
+    """Lets modules of the host be imported; all calls but those of `content` have no effect."""
+    module = MagicMock(**content)
+    sys.modules.update(dict.fromkeys(names, module))
+    return module
 
 
 class RayHost:
     def __init__(self, folder: Path) -> None:
-        def deployment(cls: Any) -> Any:
-            cls.bind = classmethod(lambda cls: cls)
-            return cls
-
-        serve = SimpleNamespace(deployment=deployment)
-        add_module("ray", get_gpu_ids=list, serve=serve)
-        add_module("ray.serve")
-        add_module("ray.serve.metrics", Counter=Anything, Gauge=Anything)
-        add_module("starlette")
-        add_module("starlette.requests", Request=None)
-        add_module("starlette.responses", Response=lambda *parts: parts)
+        add_modules("starlette.requests", "starlette.responses", Response=lambda *parts: parts)
+        ray = add_modules("ray", "ray.serve.metrics", get_gpu_ids=list)
         sys.path.insert(0, str(folder))  # PYTHONPATH=.
-        import deployment as program  # type: ignore[import-not-found]
+        import deployment  # type: ignore[import-not-found]  # noqa: F401
 
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        self._replica = program.Classifier()
+        (classifier,) = ray.serve.deployment.call_args.args
+        self._replica = classifier()
 
     def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
         async def stream() -> AsyncIterator[bytes]:
@@ -98,13 +72,14 @@ class RayHost:
 
 class TritonHost:
     def __init__(self, folder: Path) -> None:
-        add_module(
+        # The codes of errors are their statuses.
+        codes = {"INVALID_ARG": 400, "UNAVAILABLE": 503, "INTERNAL": 500}
+        add_modules(
             "triton_python_backend_utils",
             get_input_tensor_by_name=lambda request, _: request.image,
-            InferenceResponse=lambda outputs=(), error=None: (outputs, error),
+            InferenceResponse=lambda outputs=(), error=None: (dict(outputs), error),
             Tensor=lambda name, values: (name, values),
-            TritonError=TritonError,
-            MetricFamily=Anything,
+            TritonError=MagicMock(side_effect=lambda *parts: parts, **codes),
         )
         (version,) = folder.glob("*/1")
         sys.path.insert(0, str(version))  # as the backend's stub does
@@ -124,13 +99,13 @@ class TritonHost:
         )
         ((outputs, error),) = self._model.execute([asked])
         if error is not None:
-            return STATUS_OF_CODE[error[1]], {}, error[0].encode()
-        return 200, {}, bytes(dict(outputs)["REPLY"][0][0])
+            message, status = error
+            return status, {}, message.encode()
+        return 200, {}, bytes(outputs["REPLY"][0][0])
 
 
 def main(kind: str, folder: Path) -> None:
     host = {"ray": RayHost, "triton": TritonHost}[kind](folder)
-    ids: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -138,8 +113,6 @@ def main(kind: str, folder: Path) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
             if self.path == "/health":
                 status, own, content = 200, {}, host.check_health().encode()
-            elif self.path == "/ids":
-                status, own, content = 200, {}, json.dumps(ids).encode()
             else:
                 status, own, content = host.answer(self.command, self.path, headers, body)
             self.send_response(status)
@@ -156,23 +129,12 @@ def main(kind: str, folder: Path) -> None:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     import offpath.handler
     import offpath.serving.service
-    from offpath.handler.classifier import OffpathClassifier
 
-    classify = OffpathClassifier.classify
-
-    def note_ids(self: OffpathClassifier, requests: Any) -> Any:
-        ids.extend(request.id for request in requests)
-        return classify(self, requests)
-
-    OffpathClassifier.classify = note_ids  # type: ignore[method-assign]
-
-    said = {
-        "port": server.server_port,
-        "pid": os.getpid(),
-        "service": offpath.serving.service.__file__,
-        "handler": offpath.handler.__file__,
-    }
-    print(json.dumps(said), flush=True)
+    # Not of this checkout, which the environment has installed.
+    for module in (offpath.handler, offpath.serving.service):
+        assert Path(str(module.__file__)).is_relative_to(folder), module
+    assert "archive" in Path(offpath.handler.__file__).parts
+    print(json.dumps([os.getpid(), server.server_port]), flush=True)
     server.serve_forever()
 
 

@@ -1,4 +1,4 @@
-"""Hostile clients, each kind in its own process: `python -m tests.support.attacks URL NAME`.
+"""Hostile clients, each kind in its own process: `python -m tests.reliability.attacks URL NAME`.
 
 They connect from 127.0.0.2, so that limits per client tell them from the good clients.
 """
@@ -8,18 +8,15 @@ from __future__ import annotations
 import base64
 import contextlib
 import signal
-import socket
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
 from offpath.profiling.load.workload import load_workload
 from tests.support.costly import MAX_BYTES, PALETTE, damaged_jpeg, png, progressive_jpeg
-from tests.support.eventually import MAX_S
 from tests.support.front import load
 
 ADDRESS = ("127.0.0.2", 0)
@@ -77,16 +74,18 @@ def attack(url: str, name: str) -> None:
     chosen, parts = ATTACKS[name], urlsplit(url)
     body = chosen.make()
 
-    def send_half(connection: socket.socket) -> None:
+    def send_half(connection: HTTPConnection) -> None:
+        connection.connect()
         # A body still in transit does not occupy the server yet: wait until it has arrived.
-        connection.settimeout(MAX_SENDING_S)
         with contextlib.suppress(OSError):
-            connection.sendall(head_of(url, len(body)) + body[: len(body) // 2])
+            length = {"Content-Length": str(len(body))}
+            connection.request("POST", parts.path, body[: len(body) // 2], length)
 
     with contextlib.ExitStack() as stack:
         if chosen.is_half:
             pool = stack.enter_context(ThreadPoolExecutor(chosen.connections))
-            held = [connect(url) for _ in range(chosen.connections)]
+            options = {"timeout": MAX_SENDING_S, "source_address": ADDRESS}
+            held = [HTTPConnection(parts.netloc, **options) for _ in range(chosen.connections)]
             list(pool.map(send_half, held))
         else:
             path = chosen.path.format(parts.path.rpartition("/")[2]) or parts.path
@@ -96,43 +95,6 @@ def attack(url: str, name: str) -> None:
             stack.enter_context(load(address, [body], *clients, **hostile))
         print("begun", flush=True)
         signal.pause()
-
-
-def head_of(url: str, length: int) -> bytes:
-    """Returns the header of a prediction request."""
-    path = urlsplit(url).path
-    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n".encode()
-
-
-def connect(url: str) -> socket.socket:
-    """Opens a connection from the attackers' address."""
-    parts = urlsplit(url)
-    return socket.create_connection((parts.hostname, parts.port), TIMEOUT_S, source_address=ADDRESS)
-
-
-@contextmanager
-def slow_upload(url: str, body: bytes) -> Iterator[Future[int]]:
-    """Begins a request whose body comes to its end after the block; its result is the status."""
-    is_over, has_begun = threading.Event(), threading.Event()
-
-    def send() -> int:
-        with connect(url) as connection:
-            connection.sendall(head_of(url, len(body)))
-            for idx in range(len(body)):
-                connection.sendall(body[idx : idx + 1])
-                has_begun.set()
-                if is_over.wait(0.5):
-                    connection.sendall(body[idx + 1 :])
-                    return int(connection.recv(1 << 16).split()[1])
-        raise AssertionError("the whole body was sent")
-
-    with ThreadPoolExecutor(1) as pool:
-        upload = pool.submit(send)
-        assert has_begun.wait(MAX_S)
-        try:
-            yield upload
-        finally:
-            is_over.set()
 
 
 if __name__ == "__main__":

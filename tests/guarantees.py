@@ -1,6 +1,6 @@
 """Marks of the tests that hold what docs/security.md and docs/reliability.md promise.
 
-python -m tests.support.guarantees          prints tests/GUARANTEES.md
+python -m tests.guarantees          prints tests/GUARANTEES.md
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 # The promises of a page are the bold words that begin the rows of a section.
 PROMISING = {
     "docs/security.md": "Threats and their tests",
@@ -19,7 +19,7 @@ PROMISING = {
 }
 HEAD = """# Guarantees and their tests
 
-Made by `python -m tests.support.guarantees` from the decorators `@guarantee` of the tests. It lists
+Made by `python -m tests.guarantees` from the decorators `@guarantee` of the tests. It lists
 which tests hold what [docs/security.md](../docs/security.md) and
 [docs/reliability.md](../docs/reliability.md) promise. Those in tests/reliability are run by
 `scripts/test.sh --reliability`, and all others by `scripts/test.sh --all`.
@@ -45,11 +45,7 @@ def guarantee(promise: str, file: str = "", old: str = "", new: str = "") -> Cal
         old: text that stands in the file once.
         new: its replacement, which breaks the promise.
     """
-
-    def leave_unchanged(test: Test) -> Test:
-        return test
-
-    return leave_unchanged
+    return lambda test: test
 
 
 @dataclass(frozen=True)
