@@ -24,7 +24,7 @@ from tests.serving.conftest import FEW_DESCRIPTORS, Direct
 from tests.serving.contract.hostile_clients import FORMS, OF_TORCHSERVE, connect, slow_upload
 from tests.serving.processes import no_new_descriptors
 from tests.support.eventually import MAX_S, eventually
-from tests.support.front import check_addresses, load
+from tests.support.front import load
 from tests.support.images import jpeg
 
 pytestmark = pytest.mark.server
@@ -35,10 +35,6 @@ PREDICTIONS = [name for name, form in FORMS.items() if form.is_prediction]
 def open_connections(stack: ExitStack, url: str, count: int) -> None:
     for _ in range(count):
         stack.enter_context(connect(url))
-
-
-def test_every_printed_address_leads_to_the_server(granian: Direct) -> None:
-    check_addresses(granian.addresses.values())
 
 
 def test_idle_connections_to_metrics_take_no_descriptors_and_no_threads(granian: Direct) -> None:
