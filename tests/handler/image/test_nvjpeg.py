@@ -50,9 +50,7 @@ class CpuDecoder:
 class TurningDecoder(CpuDecoder):
     """Stands for torchcodec.decoders, whose version 0.17 turns images by their EXIF."""
 
-    def decode_jpeg(
-        self, files: list[torch.Tensor], *, device: torch.device
-    ) -> list[torch.Tensor]:
+    def decode_jpeg(self, files: list[torch.Tensor], *, device: torch.device) -> list[torch.Tensor]:
         return [turn(image, file) for image, file in zip(self(files), files)]
 
 

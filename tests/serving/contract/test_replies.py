@@ -82,9 +82,7 @@ def forker(log: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
-def hosted(
-    forker: subprocess.Popen[str], kind: str, archive: Path, folder: Path
-) -> Iterator[str]:
+def hosted(forker: subprocess.Popen[str], kind: str, archive: Path, folder: Path) -> Iterator[str]:
     """Runs an export in the stand-in of its host; returns its address."""
     if kind == TRITON:
         export_triton(archive, folder)
