@@ -104,7 +104,7 @@ class CustomReplies:
         item.error = PostprocessFailed(FAILED)
         return encode_error(item.error)
 
-    def _announce(self, error: Exception, message: str) -> None:
+    def _announce(self, error: BaseException, message: str) -> None:
         """Logs a failure at most once in ten minutes per line of code.
 
         Without this limit every request of a client could write to the log.

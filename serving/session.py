@@ -15,8 +15,8 @@ from offpath.serving.client import Client, Prediction
 from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.door_tasks import DoorTasks
-from offpath.serving.process.resources import awaiting_resources
 from offpath.serving.process.interrupts import Hangup
+from offpath.serving.process.resources import awaiting_resources
 from offpath.serving.process.tmp_folders import FilesRemoved, check_exist
 from offpath.serving.rotation import Rotation
 from offpath.serving.server.management import ModelStatus
