@@ -195,7 +195,6 @@ def run_stage(
             )
             before = stage.seen.statuses[200]
             eventually(lambda: stage.seen.statuses[200] > before + 8)
-            # Before the end of the slow requests, which a server answers beside the others.
             stage.recovery_s = time.monotonic() - start_s
         # Late consequences of this fault must not count for the next one.
         time.sleep(COUNTERS_S)
