@@ -68,7 +68,6 @@ def test_requests_for_another_kind_of_server_wait_for_the_next_reload(
         pytest.param(b" " * 2_000_000, id="endless"),
         pytest.param(b'{"server": null, "canary": []}', id="both-kinds"),
         pytest.param(b'{"canary": ["a=1:5%"], "mirror": []}', id="another-version"),
-        pytest.param(b'{"canary": "a=1:5%"}', id="text-for-a-list"),
     ],
 )
 def test_request_that_cannot_be_read_gets_a_failure_and_ends_nothing(
