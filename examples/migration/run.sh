@@ -3,7 +3,7 @@
 
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/bootstrap.sh"
 
-ensure_venv serve,bench,dev
+ensure_venv serve,bench
 ensure_java
 here=examples/migration
 work=$(mktemp -d)

@@ -4,7 +4,7 @@
 
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/bootstrap.sh"
 
-ensure_venv serve,bench,dev
+ensure_venv serve,report
 ensure_java
 work=$(mktemp -d)
 trap 'kill "${server:-}" 2>/dev/null || true; rm -rf "$work"' EXIT
