@@ -122,7 +122,7 @@ class WatchedModel:
         self._count_refused, self._open_request = count_refused, open_request
         self.close = model.close
         self.deadline_ms, self.in_flight = model.deadline_ms, model.in_flight
-        self._lock, self._asked_alone = threading.Lock(), threading.Lock()
+        self._lock, self._entering = threading.Lock(), threading.Lock()
         # One for each batch in work and the lane; a suspect takes all.
         self._most = model.in_flight + 1
         self._places = threading.Semaphore(self._most)
@@ -203,8 +203,8 @@ class WatchedModel:
     def _noting(self, notes: Sequence[Note], is_alone: bool = False) -> Iterator[None]:
         """Notes what is in work during the block; with `is_alone` nothing else is."""
         places = self._most if is_alone else 1
-        # Two that wait for the rest of the places would wait for each other.
-        with self._asked_alone if is_alone else contextlib.nullcontext():
+        # One by one: two that wait for the rest of the places would wait for each other.
+        with self._entering:
             for _ in range(places):
                 self._places.acquire()
         self._write(notes)

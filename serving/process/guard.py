@@ -57,8 +57,9 @@ def start_guarded(
     # Ctrl-C reaches only this process, which then ends the other. A signal between the two starts
     # would leave a process that nobody ends.
     with holding_signals():
-        options = {"stdin": subprocess.DEVNULL, "start_new_session": True, **options}
-        process = subprocess.Popen(command, **options)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, start_new_session=True, **options
+        )
         try:
             return process, Guard(process.pid, *folders)
         except OSError:
