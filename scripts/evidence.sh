@@ -77,7 +77,7 @@ turns=(--side-by-side --warm-up 10 --seconds 4 --rounds 6)
 direct=offpath-granian-direct,offpath-direct,mosec-offpath-decode,triton-offpath-decode
 door=offpath-granian-direct,offpath-granian,offpath,mosec-nginx,triton-nginx
 growing=offpath-granian-direct,offpath-granian,offpath,mosec-offpath-decode,triton-offpath-decode
-clients=("${turns[@]}" --servers "$growing" --clients 1,8,32,128,512 --seconds 3 --rounds 3)
+clients=("${turns[@]}" --servers "$growing,mosec-nginx,triton-nginx" --clients 1,8,32,128,512 --seconds 3)
 
 [ -n "$dry" ] || [ "${only:-1}" -gt 3 ] || offpath bench setup mosec triton || failed=1
 for size in 55k 1200k; do
