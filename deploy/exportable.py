@@ -44,6 +44,7 @@ REQUIREMENTS = (
     "simplejpeg",
     "PyYAML",
     "orjson",
+    "pybase64",
     "xxhash",
     "aiobotocore",
     "captum",

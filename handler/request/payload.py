@@ -9,7 +9,13 @@ from typing import Any
 from offpath.handler.contract import Request
 from offpath.handler.errors import BadEnvelope, EmptyPayload, PayloadTooLarge, UnsupportedFormat
 from offpath.handler.image.formats import MAGICS, Payload
-from offpath.handler.request.encodings import JSON_KEYS, ORDER_MARK, WHITE_SPACE, decode_base64
+from offpath.handler.request.encodings import (
+    JSON_KEYS,
+    ORDER_MARK,
+    WHITE_SPACE,
+    decode_base64,
+    has_more_values,
+)
 from offpath.handler.request.forms import CURE, find_lost_field, keep_all, parse_body
 from offpath.handler.request.npy import NPY_MAGIC
 
@@ -17,7 +23,6 @@ from offpath.handler.request.npy import NPY_MAGIC
 BINARY_MAGICS = (*MAGICS, NPY_MAGIC)
 # An envelope holds one text. A body of `{},{},...` would become 11 million objects of 800 MB.
 MAX_JSON_VALUES = 1000
-JSON_STRUCTURE = (b",", b"{", b"[")
 # The last two are the byte order marks of UTF-16.
 JSON_BEGINS = (b"{", b'"', b"[", b"\xff\xfe", b"\xfe\xff")
 
@@ -78,7 +83,7 @@ def _unwrap_bytes(body: Payload) -> Payload:
     """Unwraps bytes that are JSON or base64 text; others are returned for the decoder to refuse."""
     text = bytes(body)
     if text[:99].lstrip(ORDER_MARK + WHITE_SPACE).startswith(JSON_BEGINS):
-        if sum(map(text.count, JSON_STRUCTURE)) > MAX_JSON_VALUES:
+        if has_more_values(text, MAX_JSON_VALUES):
             raise BadEnvelope(f"the JSON has more than {MAX_JSON_VALUES} values; send one image")
         try:
             return _unwrap_value(json.loads(text, object_pairs_hook=keep_all))

@@ -33,6 +33,7 @@ PACKAGES = (
     "pillow",
     "simplejpeg",
     "orjson",
+    "pybase64",
     "openvino",
     "onnxruntime",
     "aiobotocore",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import math
 import os
@@ -68,8 +67,8 @@ COUNTERS = (
     "ts_queue_latency_microseconds",
 )
 MAX_REASON_CHARS = 10_000
-# Of so many requests that wait long, the client of one is watched.
-ASKED = 4
+# Of the requests that wait long, the client of one is watched in so many seconds.
+ASK_S = 0.04
 # Least seconds between two messages of one line of code.
 LOG_PAUSE_S = 1.0
 # Memory for a body of at most this size is held before its bytes arrive.
@@ -150,7 +149,7 @@ class App:
             served, settings, count_requests, balance.add, self._replace_soon, open_request
         )
         self.http: HTTPServer | None = None
-        self._turn = itertools.cycle(range(ASKED))
+        self._ask_s = 0.0
 
     async def __rsgi__(self, scope: Any, proto: Any) -> None:
         headers = dict(scope.headers.items())
@@ -159,7 +158,8 @@ class App:
             try:
                 if self._names is None or may_be_host(headers.get("host", LOOPBACK), self._names):
                     answer = self.service.answer(scope.method, scope.path, headers, body)
-                    if self.service.wait_s > LONG_WAIT_S and not next(self._turn):
+                    if self.service.wait_s > LONG_WAIT_S and time.monotonic() > self._ask_s:
+                        self._ask_s = time.monotonic() + ASK_S
                         answer = self._while_connected(proto, answer)
                     reply = await answer
                 else:

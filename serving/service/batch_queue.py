@@ -6,6 +6,7 @@ import asyncio
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ Waiting = tuple[Any, "asyncio.Future[Any]"]
 ALONE = None
 # Two of the large photographs: docs/research/2026-11-28-full-servers.md.
 BATCH_READ_S = 0.025
+# While lone requests wait, groups have one of so many places of a batch.
+OF_GROUPS = 4
 
 
 class BatchQueue:
@@ -25,7 +28,8 @@ class BatchQueue:
     under load: docs/research/2026-11-22-ray-serve.md has the figures.
 
     Requests that came together wait as one group. A batch takes one request of each group in turn,
-    so a group of a hundred delays the others no more than a lone request does.
+    so a group of a hundred delays the others no more than a lone request does; and all groups have
+    a quarter of its places while lone requests wait.
 
     Args:
         handle: takes the requests of a batch and returns as many replies; runs in a thread. A
@@ -115,31 +119,47 @@ class BatchQueue:
     def _gather(self) -> tuple[list[Waiting], bool]:
         """Returns the next batch, and False after the last one."""
         batch: list[Waiting] = []
-        read_s = 0.0
+        # Groups that have had their share of this batch.
+        later: deque[list[Waiting]] = deque()
+        read_s, of_groups, is_closing = 0.0, 0, False
         group = self._waiting.get()
         end = self._clock() + self._delay_s
-        while group is not None or not self._waiting.empty():
-            if group is None:  # other groups were put back behind the end
-                self._waiting.put(None)
+        while True:
+            if group is None:
+                is_closing = True
+            elif len(group) > 1 and of_groups >= max(1, self._most // OF_GROUPS):
+                later.append(group)
             else:
+                of_groups += len(group) > 1
                 first = group.pop(0)
                 if group:  # the rest waits behind everybody else
                     self._waiting.put(group)
                 if not first[1].cancelled():
                     batch.append(first)
                     read_s += self._predict_s(first[0])
-            is_long = len(batch) > 1 and read_s > BATCH_READ_S
-            if is_long or len(batch) == self._most:
-                return batch, True
+            if len(batch) == self._most or len(batch) > 1 and read_s > BATCH_READ_S:
+                break
             try:
-                if len(batch) < self._expected:
+                if len(batch) < self._expected and not later and not is_closing:
                     left_s = max(0.0, end - self._clock())
                     group = self._waiting.get(timeout=left_s)
                 else:
                     group = self._waiting.get_nowait()
             except queue.Empty:
-                return batch, True
-        return batch, False
+                if not later:
+                    break
+                # No lone request waits, so the groups may have all places.
+                group, of_groups = later.popleft(), -self._most
+                self._put_back(later)
+        self._put_back(later)
+        is_open = not is_closing or not self._waiting.empty()
+        if is_closing and is_open:
+            self._waiting.put(None)
+        return batch, is_open
+
+    def _put_back(self, groups: deque[list[Waiting]]) -> None:
+        while groups:
+            self._waiting.put(groups.popleft())
 
     def _answer(self, batch: Sequence[Waiting]) -> None:
         # Requests of clients that have hung up are not computed.

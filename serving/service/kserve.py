@@ -18,7 +18,12 @@ import orjson
 
 from offpath.handler.contract import Reply, Request
 from offpath.handler.error_kinds import GZIP, GZIPPED, ErrorKind
-from offpath.handler.request.encodings import JSON_KEYS, ORDER_MARK, decode_base64
+from offpath.handler.request.encodings import (
+    JSON_KEYS,
+    ORDER_MARK,
+    decode_base64,
+    has_more_values,
+)
 from offpath.handler.wire_names import EXPLAIN_HEADER
 from offpath.serving.service.messages import JSON_TYPE, V1, V2, V2_SERVER, Refused
 
@@ -27,7 +32,6 @@ MAX_INSTANCES = 100
 MAX_ID_CHARACTERS = 256
 # A body of `{},{},...` would become millions of objects (MAX_JSON_VALUES in payload.py).
 MAX_JSON_VALUES = 20_000
-JSON_STRUCTURE = (b",", b"{", b"[")
 # Keys under which an instance may hold its text, also one within the other.
 IMAGE_KEYS = (*JSON_KEYS, "image_bytes")
 LISTS = re.compile(rb'"(instances|inputs)"\s*:')
@@ -114,7 +118,7 @@ READERS: dict[str, Read] = {V1: read_v1, V2: read_v2}
 def read_json(text: bytes | memoryview) -> dict[str, Any]:
     """Parses an object, after a look at how many values it could have."""
     text = bytes(text).removeprefix(ORDER_MARK)
-    if sum(map(text.count, JSON_STRUCTURE)) > MAX_JSON_VALUES:
+    if has_more_values(text, MAX_JSON_VALUES):
         raise refuse(f"the JSON has more than {MAX_JSON_VALUES} values")
     try:
         content = orjson.loads(text)

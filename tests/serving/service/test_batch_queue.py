@@ -189,7 +189,7 @@ async def test_a_group_takes_turns_with_all_others_and_is_answered_at_the_end_to
     await asyncio.gather(*sent)
     assert await groups[0] == [200, 210, 220, 230, 240]
     assert await groups[1] == [300, 310, 320, 330, 340]
-    assert gate.batches == [[0], [20, 30, 2, 3], [21, 31, 22, 32], [23, 33, 24, 34]]
+    assert gate.batches == [[0], [20, 2, 3, 30], [21, 31, 22, 32], [23, 24, 33, 34]]
 
 
 @in_event_loop

@@ -184,6 +184,7 @@ def test_a_client_with_many_images_is_read_when_it_has_fewer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(model_service, "LEFT_CHECK_S", 0.02)
+    monkeypatch.setattr(model_service, "LARGE_BYTES", 1)
     read: list[int] = []
 
     def note(body: bytes, headers: Mapping[str, str], images: int) -> Inference:
