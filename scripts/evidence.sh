@@ -2,7 +2,7 @@
 # Measures what README.md and docs/results.md quote, in steps of less than ten minutes on two cores that
 # do nothing else. It needs a clean commit and wrk, and it sets up the servers of others.
 #
-#   scripts/evidence.sh             all steps, about 105 minutes; a result that is there is not measured again
+#   scripts/evidence.sh             all steps, about 160 minutes; a result that is there is not measured again
 #   scripts/evidence.sh --step N    one step:
 #                                     1 speed                 2 number of clients
 #                                     3 open loop, ResNet-50  4 drills and attacks
@@ -92,6 +92,8 @@ compare 3 clients-1200k.json "${clients[@]}" --workload photos-1200k
 open_loop 1200k clients-1200k.json --workload photos-1200k
 compare 3 resnet50.json "${turns[@]}" --model resnet50 --workload photos-55k --rounds 3 \
   --servers "$direct,torchserve-fixed"
+compare 3 clients-resnet50.json "${turns[@]}" --model resnet50 --workload photos-55k --rounds 3 \
+  --servers offpath-granian-direct,mosec-offpath-decode,triton-offpath-decode --clients 1,8,32,128,512
 open_loop resnet50 resnet50.json --model resnet50 --workload photos-55k
 
 [ -z "$try" ] || export OFFPATH_FRONT_ROUNDS=1 OFFPATH_FAULT_STAGE_S=1 OFFPATH_ATTACK_WINDOW_S=1 \
