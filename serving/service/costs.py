@@ -80,9 +80,13 @@ class Costs:
         return self._s_per_request * requests
 
     @property
+    def has_impatient_clients(self) -> bool:
+        return self._clock() < self._impatient_until_s
+
+    @property
     def max_wait_s(self) -> float:
         """The longest wait for which a request is accepted."""
-        if self._clock() < self._impatient_until_s:
+        if self.has_impatient_clients:
             return min(self._max_wait_s, self._patience_s / 2)
         return self._max_wait_s
 

@@ -361,8 +361,10 @@ class ModelService:
         """
         try:
             # A prediction may be wrong after one slow batch, so some requests are always tried.
-            is_long = self.requests >= TRIED_BATCHES * self._settings.batch_size
-            if is_long and self.wait_s > min(allowed_s, self.costs.max_wait_s):
+            # Impatient clients would leave before full batches of large images are answered.
+            is_small = self.costs.has_impatient_clients
+            tried = TRIED_BATCHES * (1 if is_small else self._settings.batch_size)
+            if self.requests >= tried and self.wait_s > min(allowed_s, self.costs.max_wait_s):
                 raise Refused(BUSY, self.wait_s)
             self._check_queue()
         except Refused as refused:
