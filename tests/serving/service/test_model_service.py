@@ -177,8 +177,8 @@ def test_images_of_a_client_that_has_left_are_not_decoded(tmp_path: Path) -> Non
 @guarantee(
     "Many images in one request",
     "serving/service/model_service.py",
-    "        await self._wait_for_others(client, max_of_client)\n",
-    "",
+    "            await self._wait_for_others(client, max_of_client)\n",
+    "            pass\n",
 )
 def test_a_client_with_many_images_is_read_when_it_has_fewer(
     monkeypatch: pytest.MonkeyPatch,
@@ -285,7 +285,7 @@ def test_a_costly_image_is_read_beside_the_batches_and_few_of_them_wait() -> Non
 @guarantee(
     "More requests than the queue holds",
     "serving/service/model_service.py",
-    "if is_long and self.wait_s > min(allowed_s, self.costs.max_wait_s):",
+    "if self.requests >= tried and self.wait_s > min(allowed_s, self.costs.max_wait_s):",
     "if False:",
 )
 def test_a_request_that_would_wait_too_long_is_refused_late_and_unread(
