@@ -53,6 +53,7 @@ class BatchQueue:
         threads: int = 1,
     ) -> None:
         self._handle, self._most, self._delay_s = handle, most, delay_s
+        self._most_of_groups = max(1, most // OF_GROUPS)
         self._clock, self._predict_s = clock, predict_s
         # Thread -> when it began its batch.
         self._since_s: dict[int, float] = {}
@@ -127,7 +128,7 @@ class BatchQueue:
         while True:
             if group is None:
                 is_closing = True
-            elif len(group) > 1 and of_groups >= max(1, self._most // OF_GROUPS):
+            elif len(group) > 1 and of_groups >= self._most_of_groups:
                 later.append(group)
             else:
                 of_groups += len(group) > 1

@@ -23,8 +23,8 @@ LONG_WAIT_S = 0.25
 # Clients are impatient when this share of those that left last had waited as long as the one
 # before, within this share of the time. Then requests wait for half of that time at most: the
 # others would be answered just after their client has left. At the end of a load all leave at once,
-# so of those that leave within SAMPLE_S only the first counts.
-IMPATIENT, LAST, ALIKE, SAMPLE_S = 0.7, 1 / 8, 0.15, 0.02
+# so of those that leave within SAMPLE_S only the first counts. NEW_LEFT is one's share of the mean.
+IMPATIENT, NEW_LEFT, ALIKE, SAMPLE_S = 0.7, 1 / 8, 0.15, 0.02
 # Seconds for which they stay impatient.
 REMEMBERED_S = 30.0
 # A nice value (man 7 sched): beside a busy thread, one of the lane gets a quarter of a core.
@@ -64,7 +64,7 @@ class Costs:
             return
         self._left_s = now_s
         is_alike = abs(waited_s - self._patience_s) < ALIKE * waited_s
-        self._alike += LAST * (is_alike - self._alike)
+        self._alike += NEW_LEFT * (is_alike - self._alike)
         self._patience_s = waited_s
         if self._alike > IMPATIENT:
             self._impatient_until_s = now_s + REMEMBERED_S

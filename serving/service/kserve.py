@@ -18,12 +18,7 @@ import orjson
 
 from offpath.handler.contract import Reply, Request
 from offpath.handler.error_kinds import GZIP, GZIPPED, ErrorKind
-from offpath.handler.request.encodings import (
-    JSON_KEYS,
-    ORDER_MARK,
-    decode_base64,
-    has_more_values,
-)
+from offpath.handler.request.encodings import JSON_KEYS, ORDER_MARK, decode_base64, has_more_values
 from offpath.handler.wire_names import EXPLAIN_HEADER
 from offpath.serving.service.messages import JSON_TYPE, V1, V2, V2_SERVER, Refused
 

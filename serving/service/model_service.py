@@ -261,8 +261,7 @@ class ModelService:
             return reply
         # Others keep half of the queue, because the door counts this as one request.
         most = min(MAX_INSTANCES, max(1, self._settings.max_requests // 2), max_of_client)
-        if find_size(request) > LARGE_BYTES:
-            await self._wait_for_others(client, max_of_client)
+        await self._wait_for_others(request, client, max_of_client)
         self._add(1, client)
         try:
             # In a thread, because a large one takes long; one by one, because a text may take six
@@ -284,13 +283,15 @@ class ModelService:
             return failed
         return merge_headers(replies, inference.write(replies, {**self._names, "id": request.id}))
 
-    async def _wait_for_others(self, client: str, max_of_client: int) -> None:
+    async def _wait_for_others(self, request: Request, client: str, max_of_client: int) -> None:
         """Waits for a while until the client has less than half of its images here.
 
-        Otherwise requests that get a 429 would be read, at 20 ms of CPU each, as fast as they come.
+        Otherwise large requests that get a 429 would be read, at 20 ms of CPU each, as fast as they
+        come.
         """
         for _ in range(round(LARGE_WAIT_S / LEFT_CHECK_S)):
-            if not client or 2 * self._of_client[client] < max_of_client:
+            has_few = not client or 2 * self._of_client[client] < max_of_client
+            if has_few or find_size(request) <= LARGE_BYTES:
                 return
             await asyncio.sleep(LEFT_CHECK_S)
 
@@ -362,8 +363,8 @@ class ModelService:
         try:
             # A prediction may be wrong after one slow batch, so some requests are always tried.
             # Impatient clients would leave before full batches of large images are answered.
-            is_small = self.costs.has_impatient_clients
-            tried = TRIED_BATCHES * (1 if is_small else self._settings.batch_size)
+            size = 1 if self.costs.has_impatient_clients else self._settings.batch_size
+            tried = TRIED_BATCHES * size
             if self.requests >= tried and self.wait_s > min(allowed_s, self.costs.max_wait_s):
                 raise Refused(BUSY, self.wait_s)
             self._check_queue()

@@ -177,8 +177,8 @@ def test_images_of_a_client_that_has_left_are_not_decoded(tmp_path: Path) -> Non
 @guarantee(
     "Many images in one request",
     "serving/service/model_service.py",
-    "            await self._wait_for_others(client, max_of_client)\n",
-    "            pass\n",
+    "        await self._wait_for_others(request, client, max_of_client)\n",
+    "",
 )
 def test_a_client_with_many_images_is_read_when_it_has_fewer(
     monkeypatch: pytest.MonkeyPatch,
@@ -288,8 +288,9 @@ def test_a_costly_image_is_read_beside_the_batches_and_few_of_them_wait() -> Non
     "if self.requests >= tried and self.wait_s > min(allowed_s, self.costs.max_wait_s):",
     "if False:",
 )
+@pytest.mark.parametrize(("impatient_until_s", "tried"), [(0.0, 8), (float("inf"), 2)])
 def test_a_request_that_would_wait_too_long_is_refused_late_and_unread(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, impatient_until_s: float, tried: int
 ) -> None:
     monkeypatch.setattr(model_service, "HELD_S", 0.05)
     monkeypatch.setattr(model_service, "MAX_HELD", 1)
@@ -302,9 +303,10 @@ def test_a_request_that_would_wait_too_long_is_refused_late_and_unread(
         handler = Waiting()
         service = make_service(handler, has_door=False)
         service.costs.learn([Request(b"")], 20.0, 0.0)
-        # Two batches are tried whatever the prediction is.
-        sent = [asyncio.ensure_future(predict(service, b"")) for _ in range(8)]
-        while service.requests < 8:
+        service.costs._impatient_until_s = impatient_until_s
+        # Two batches are tried whatever the prediction is, of one request where clients give up.
+        sent = [asyncio.ensure_future(predict(service, b"")) for _ in range(tried)]
+        while service.requests < tried:
             await asyncio.sleep(0.001)
         left = asyncio.ensure_future(predict(service, b""))
         await asyncio.sleep(0.01)
@@ -312,10 +314,11 @@ def test_a_request_that_would_wait_too_long_is_refused_late_and_unread(
         await asyncio.sleep(0)
         began_s = time.monotonic()
         reply = await service.answer("POST", "/predictions/m", {}, body())
-        assert reply.status == 503 and 160 <= int(reply.headers["Retry-After"]) <= 320
+        retry_s = int(reply.headers["Retry-After"])
+        assert reply.status == 503 and 20 * tried <= retry_s <= 40 * tried
         assert time.monotonic() - began_s >= 0.05
         handler.may_go.set()
-        assert [(await one).status for one in sent] == [200] * 8
+        assert [(await one).status for one in sent] == [200] * tried
         await asyncio.to_thread(service.close)
 
     asyncio.run(run())
