@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ LONG_WAIT_S = 0.25
 # others would be answered just after their client has left. At the end of a load all leave at once,
 # so of those that leave within SAMPLE_S only the first counts. NEW_LEFT is one's share of the mean.
 IMPATIENT, NEW_LEFT, ALIKE, SAMPLE_S = 0.7, 1 / 8, 0.15, 0.02
+# Share of that time after which a request is no longer begun.
+LATE_AGE = 0.8
 # Seconds for which they stay impatient.
 REMEMBERED_S = 30.0
 # A nice value (man 7 sched): beside a busy thread, one of the lane gets a quarter of a core.
@@ -89,6 +92,11 @@ class Costs:
         if self.has_impatient_clients:
             return min(self._max_wait_s, self._patience_s / 2)
         return self._max_wait_s
+
+    @property
+    def max_age_s(self) -> float:
+        """The longest that a request may have waited when its batch begins."""
+        return LATE_AGE * self._patience_s if self.has_impatient_clients else math.inf
 
 
 def move(mean: float, value: float, down: float = NEW) -> float:

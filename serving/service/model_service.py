@@ -65,6 +65,8 @@ TRIED_BATCHES = 2
 HELD_S, MAX_HELD = 1.0, 2000
 # A request of KServe with a larger body waits for so long at most while its client has others here.
 LARGE_BYTES, LARGE_WAIT_S = 1_000_000, 4.0
+# Of a request that has waited too long for a client that gives up.
+LATE = Reply(0, {}, b"")
 # Room for the text of a form or of JSON around the image.
 ENVELOPE_BYTES = 65_536
 
@@ -319,6 +321,8 @@ class ModelService:
         try:
             replies: list[Reply] = await self._batches.answer_all(requests)
             for idx, reply in enumerate(replies):
+                if reply is LATE:
+                    raise Refused(BUSY, self.wait_s)
                 if reply.status == LEFT:
                     replies[idx] = await self._answer_costly(requests[idx])
         finally:
@@ -398,27 +402,28 @@ class ModelService:
     def _handle(self, batch: Sequence[Request | Item]) -> list[Reply]:
         """Answers a batch of requests, and of items from the lane, in a thread of `BatchQueue`."""
         began_s = time.monotonic()
-        requests = [one for one in batch if isinstance(one, Request)]
+        # Late ones would be answered after their clients have left.
+        oldest_s = began_s - self.costs.max_age_s
+        requests = [one for one in batch if isinstance(one, Request) and one.arrived_s >= oldest_s]
         items = [one for one in batch if not isinstance(one, Request)]
         with self._counting:
             self.waited_s += sum(began_s - request.arrived_s for request in requests)
         try:
-            replies = self._model.classify(requests) if requests else []
+            replies: dict[int, Reply] = {}
             if requests:
+                replies.update(zip(map(id, requests), self._model.classify(requests)))
                 took_s = time.monotonic() - began_s
                 with self._counting:
                     self.costs.learn(requests, took_s, self._model.read_s)
             if items:
-                read = iter(self._classifier.answer(items))
-                asked = iter(replies)
-                replies = [next(asked if isinstance(one, Request) else read) for one in batch]
+                replies.update(zip(map(id, items), self._classifier.answer(items)))
         except (Exception, SystemExit) as error:
             # A classifier answers every failure itself; this one is a bug in it, or `sys.exit`.
             logger.exception("the classifier failed on a batch")
             raise Refused(MODEL_GONE) from error
         if self._model.health is not None:
             self._on_sick(self._model.health)
-        return replies
+        return [replies.get(id(one), LATE) for one in batch]
 
     def answer_batch(self, requests: Sequence[Request]) -> list[Reply]:
         """Answers a batch that the server has made; refuses it if the model hangs or is broken."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import inspect
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -28,3 +30,13 @@ def eventually(look: Callable[[], T], timeout_s: float = MAX_S) -> T:
             raise AssertionError(f"not within {timeout_s:.0f} s: {source} ({found!r})")
         time.sleep(LOOK_S)
     return found
+
+
+def in_event_loop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
+    """Runs a test in an event loop, for MAX_S at most."""
+
+    @functools.wraps(test)
+    def run(**fixtures: object) -> None:
+        asyncio.run(asyncio.wait_for(test(**fixtures), MAX_S))
+
+    return run

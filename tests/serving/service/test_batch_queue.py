@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import queue
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +14,7 @@ from offpath.serving.service import batch_queue
 from offpath.serving.service.batch_queue import ALONE, BATCH_READ_S, BatchQueue
 from tests.guarantees import guarantee
 from tests.support.clock import Clock
-from tests.support.eventually import MAX_S, eventually
+from tests.support.eventually import eventually, in_event_loop
 
 HOUR_S = 3600.0
 
@@ -52,14 +51,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
     watched = SimpleNamespace(SimpleQueue=WatchedQueue, Empty=queue.Empty)
     monkeypatch.setattr(batch_queue, "queue", watched)
     return WatchedQueue.asked
-
-
-def in_event_loop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(**fixtures: object) -> None:
-        asyncio.run(asyncio.wait_for(test(**fixtures), MAX_S))
-
-    return run
 
 
 async def send(batches: BatchQueue, *requests: int) -> list[asyncio.Future[int]]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -66,5 +67,7 @@ def test_waiting_is_short_while_clients_leave(
         clock.pass_s(pause_s)
         costs.note_left(age_s)
     assert costs.max_wait_s == pytest.approx(max_wait_s, rel=0.1)
+    is_impatient = max_wait_s < MAX_WAIT_S
+    assert costs.max_age_s == pytest.approx(0.8 if is_impatient else math.inf, rel=0.1)
     clock.pass_s(REMEMBERED_S)
     assert costs.max_wait_s == MAX_WAIT_S

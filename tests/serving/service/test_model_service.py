@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from offpath.serving.service.costs import LANE_NICE, MAX_COSTLY
 from offpath.serving.service.kserve import READERS, Inference, read_v1
 from offpath.serving.service.model_service import ModelService, ServiceSettings
 from tests.guarantees import guarantee
+from tests.support.eventually import in_event_loop
 
 QUEUE, CONNECTIONS = 20, 6
 
@@ -52,6 +53,11 @@ def open_request(request: Request) -> Request:
 def make_service(handler: Waiting, has_door: bool = True, queue: int = QUEUE) -> ModelService:
     settings = ServiceSettings("m", None, 4, 0, 60.0, 1 << 20, queue)
     return ModelService(handler, settings, open_request=open_request if has_door else None)
+
+
+async def until(look: Callable[[], object]) -> None:
+    while not look():
+        await asyncio.sleep(0.001)
 
 
 async def ask(
@@ -88,44 +94,32 @@ def make_body(images: int) -> bytes:
         pytest.param("192.0.2.1", "192.0.2.1", 7, False, 200, id="forged-without-a-door"),
     ],
 )
-def test_the_images_of_one_client_are_limited(
+@in_event_loop
+async def test_the_images_of_one_client_are_limited(
     first: str, second: str, images: int, has_door: bool, status: int
 ) -> None:
-    async def run() -> None:
-        handler = Waiting()
-        service = make_service(handler, has_door)
-        sent = asyncio.ensure_future(ask(service, first, 4))
-        while service.requests < 4:
-            await asyncio.sleep(0.001)
-        asked = asyncio.ensure_future(ask(service, second, images))
-        while not asked.done() and service.requests < 4 + images:
-            await asyncio.sleep(0.001)
-        handler.may_go.set()
-        assert ((await sent).status, (await asked).status) == (200, status)
-        # What was answered does not count.
-        assert (await ask(service, first, 6)).status == 200
-        service.close()
-
-    asyncio.run(run())
+    handler = Waiting()
+    service = make_service(handler, has_door)
+    sent = asyncio.ensure_future(ask(service, first, 4))
+    await until(lambda: service.requests >= 4)
+    asked = asyncio.ensure_future(ask(service, second, images))
+    await until(lambda: asked.done() or service.requests == 4 + images)
+    handler.may_go.set()
+    assert ((await sent).status, (await asked).status) == (200, status)
+    # What was answered does not count.
+    assert (await ask(service, first, 6)).status == 200
+    service.close()
 
 
-@pytest.mark.parametrize(
-    ("queue", "most"),
-    [
-        pytest.param(1000, 6, id="as-many-as-connections"),
-        pytest.param(6, 6, id="all-of-the-queue"),
-    ],
-)
-def test_the_limit_is_that_of_the_door(queue: int, most: int) -> None:
-    async def run() -> None:
-        handler = Waiting()
-        handler.may_go.set()
-        service = make_service(handler)
-        statuses = [(await ask(service, "::1", n, queue)).status for n in (most, most + 1)]
-        assert statuses == [200, 400]
-        service.close()
-
-    asyncio.run(run())
+@pytest.mark.parametrize("queue", [1000, 6])  # many more than CONNECTIONS, and as many
+@in_event_loop
+async def test_the_limit_is_that_of_the_door(queue: int) -> None:
+    handler = Waiting()
+    handler.may_go.set()
+    service = make_service(handler)
+    statuses = [(await ask(service, "::1", n, queue)).status for n in (6, 7)]
+    assert statuses == [200, 400]
+    service.close()
 
 
 @guarantee(
@@ -142,35 +136,29 @@ def test_the_limit_is_that_of_the_door(queue: int, most: int) -> None:
         pytest.param(QUEUE, True, 400, False, id="bad-request"),
     ],
 )
-def test_a_worker_tells_the_door_that_its_queue_is_full(
+@in_event_loop
+async def test_a_worker_tells_the_door_that_its_queue_is_full(
     queue: int, has_door: bool, status: int, is_marked: bool
 ) -> None:
-    async def run() -> None:
-        service = make_service(Waiting(), has_door, queue)
-        reply = await ask(service, "::1", CONNECTIONS + 1)
-        assert (reply.status, FULL_HEADER in reply.headers) == (status, is_marked)
-        service.close()
-
-    asyncio.run(run())
+    service = make_service(Waiting(), has_door, queue)
+    reply = await ask(service, "::1", CONNECTIONS + 1)
+    assert (reply.status, FULL_HEADER in reply.headers) == (status, is_marked)
+    service.close()
 
 
-def test_images_of_a_client_that_has_left_are_not_decoded(tmp_path: Path) -> None:
+@in_event_loop
+async def test_images_of_a_client_that_has_left_are_not_decoded(tmp_path: Path) -> None:
     file, handler = tmp_path / "body", Waiting()
     file.write_bytes(make_body(5))
 
-    async def leave() -> None:
-        service = make_service(handler)
-        task = asyncio.ensure_future(ask(service, "::1", 0, file=str(file)))
-        while not handler.handled:
-            await asyncio.sleep(0.01)
-        file.unlink()
-        assert (await task).status == 503
-        while service.requests:
-            await asyncio.sleep(0.01)
-        handler.may_go.set()
-        await asyncio.to_thread(service.close)
-
-    asyncio.run(leave())
+    service = make_service(handler)
+    task = asyncio.ensure_future(ask(service, "::1", 0, file=str(file)))
+    await until(lambda: handler.handled)
+    file.unlink()
+    assert (await task).status == 503
+    await until(lambda: not service.requests)
+    handler.may_go.set()
+    await asyncio.to_thread(service.close)
     assert len(handler.handled) == 4  # the first batch
 
 
@@ -180,7 +168,8 @@ def test_images_of_a_client_that_has_left_are_not_decoded(tmp_path: Path) -> Non
     "        await self._wait_for_others(request, client, max_of_client)\n",
     "",
 )
-def test_a_client_with_many_images_is_read_when_it_has_fewer(
+@in_event_loop
+async def test_a_client_with_many_images_is_read_when_it_has_fewer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(model_service, "LEFT_CHECK_S", 0.02)
@@ -193,26 +182,22 @@ def test_a_client_with_many_images_is_read_when_it_has_fewer(
 
     monkeypatch.setitem(READERS, "v1", note)
 
-    async def run() -> None:
-        handler = Waiting()
-        service = make_service(handler)
-        sent = [asyncio.ensure_future(ask(service, "192.0.2.1", 4))]
-        while service.requests < 4:
-            await asyncio.sleep(0.001)
-        sent.append(asyncio.ensure_future(ask(service, "192.0.2.1", 3)))
-        other = asyncio.ensure_future(ask(service, "192.0.2.2", 1))
-        while len(read) < 2:
-            await asyncio.sleep(0.001)
-        handler.may_go.set()
-        assert [(await one).status for one in (*sent, other)] == [200, 200, 200]
-        assert read == [len(make_body(n)) for n in (4, 1, 3)]
-        await asyncio.to_thread(service.close)
-
-    asyncio.run(run())
+    handler = Waiting()
+    service = make_service(handler)
+    sent = [asyncio.ensure_future(ask(service, "192.0.2.1", 4))]
+    await until(lambda: service.requests >= 4)
+    sent.append(asyncio.ensure_future(ask(service, "192.0.2.1", 3)))
+    other = asyncio.ensure_future(ask(service, "192.0.2.2", 1))
+    await until(lambda: len(read) >= 2)
+    handler.may_go.set()
+    assert [(await one).status for one in (*sent, other)] == [200, 200, 200]
+    assert read == [len(make_body(n)) for n in (4, 1, 3)]
+    await asyncio.to_thread(service.close)
 
 
 @guarantee("Costly JSON, base64 and forms")
-def test_bodies_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_event_loop
+async def test_bodies_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     running, most, handler = 0, 0, Waiting()
     handler.may_go.set()
 
@@ -226,13 +211,10 @@ def test_bodies_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(READERS, "v1", read)
 
-    async def send() -> None:
-        service = make_service(handler)
-        replies = await asyncio.gather(*(ask(service, f"192.0.2.{n}", 2) for n in range(8)))
-        assert [one.status for one in replies] == [200] * 8
-        await asyncio.to_thread(service.close)
-
-    asyncio.run(send())
+    service = make_service(handler)
+    replies = await asyncio.gather(*(ask(service, f"192.0.2.{n}", 2) for n in range(8)))
+    assert [one.status for one in replies] == [200] * 8
+    await asyncio.to_thread(service.close)
     assert most == 1
 
 
@@ -265,21 +247,19 @@ async def predict(service: ModelService, body: bytes, **headers: str) -> Reply:
     "if reply.status == LEFT:",
     "if False:",
 )
-def test_a_costly_image_is_read_beside_the_batches_and_few_of_them_wait() -> None:
-    async def run() -> None:
-        handler = Leaving()
-        service = make_service(handler, has_door=False)
-        costly = [asyncio.ensure_future(predict(service, b"costly")) for _ in range(MAX_COSTLY + 1)]
-        done, _ = await asyncio.wait(costly, return_when=asyncio.FIRST_COMPLETED)
-        assert [task.result().status for task in done] == [503]
-        assert [(await predict(service, b"cheap")).status for _ in range(3)] == [200] * 3
-        handler.may_go.set()
-        replies = await asyncio.gather(*costly)
-        assert sorted((one.status, one.body) for one in replies)[:-1] == [(200, b"costly")] * 8
-        assert handler.nice == os.getpriority(os.PRIO_PROCESS, 0) + LANE_NICE
-        await asyncio.to_thread(service.close)
-
-    asyncio.run(run())
+@in_event_loop
+async def test_a_costly_image_is_read_beside_the_batches_and_few_of_them_wait() -> None:
+    handler = Leaving()
+    service = make_service(handler, has_door=False)
+    costly = [asyncio.ensure_future(predict(service, b"costly")) for _ in range(MAX_COSTLY + 1)]
+    done, _ = await asyncio.wait(costly, return_when=asyncio.FIRST_COMPLETED)
+    assert [task.result().status for task in done] == [503]
+    assert [(await predict(service, b"cheap")).status for _ in range(3)] == [200] * 3
+    handler.may_go.set()
+    replies = await asyncio.gather(*costly)
+    assert sorted((one.status, one.body) for one in replies)[:-1] == [(200, b"costly")] * 8
+    assert handler.nice == os.getpriority(os.PRIO_PROCESS, 0) + LANE_NICE
+    await asyncio.to_thread(service.close)
 
 
 @guarantee(
@@ -289,7 +269,8 @@ def test_a_costly_image_is_read_beside_the_batches_and_few_of_them_wait() -> Non
     "if False:",
 )
 @pytest.mark.parametrize(("impatient_until_s", "tried"), [(0.0, 8), (float("inf"), 2)])
-def test_a_request_that_would_wait_too_long_is_refused_late_and_unread(
+@in_event_loop
+async def test_a_request_that_would_wait_too_long_is_refused_late_and_unread(
     monkeypatch: pytest.MonkeyPatch, impatient_until_s: float, tried: int
 ) -> None:
     monkeypatch.setattr(model_service, "HELD_S", 0.05)
@@ -299,50 +280,63 @@ def test_a_request_that_would_wait_too_long_is_refused_late_and_unread(
         raise AssertionError("the body was read")
         yield b""
 
-    async def run() -> None:
-        handler = Waiting()
-        service = make_service(handler, has_door=False)
-        service.costs.learn([Request(b"")], 20.0, 0.0)
-        service.costs._impatient_until_s = impatient_until_s
-        # Two batches are tried whatever the prediction is, of one request where clients give up.
-        sent = [asyncio.ensure_future(predict(service, b"")) for _ in range(tried)]
-        while service.requests < tried:
-            await asyncio.sleep(0.001)
-        left = asyncio.ensure_future(predict(service, b""))
-        await asyncio.sleep(0.01)
-        left.cancel()  # its client has left, and it is held back no more
-        await asyncio.sleep(0)
-        began_s = time.monotonic()
-        reply = await service.answer("POST", "/predictions/m", {}, body())
-        retry_s = int(reply.headers["Retry-After"])
-        assert reply.status == 503 and 20 * tried <= retry_s <= 40 * tried
-        assert time.monotonic() - began_s >= 0.05
-        handler.may_go.set()
-        assert [(await one).status for one in sent] == [200] * tried
-        await asyncio.to_thread(service.close)
-
-    asyncio.run(run())
+    handler = Waiting()
+    service = make_service(handler, has_door=False)
+    service.costs.learn([Request(b"")], 20.0, 0.0)
+    service.costs._patience_s, service.costs._impatient_until_s = 100.0, impatient_until_s
+    # Two batches are tried whatever the prediction is, of one request where clients give up.
+    sent = [asyncio.ensure_future(predict(service, b"")) for _ in range(tried)]
+    await until(lambda: service.requests >= tried)
+    left = asyncio.ensure_future(predict(service, b""))
+    await asyncio.sleep(0.01)
+    left.cancel()  # its client has left, and it is held back no more
+    await asyncio.sleep(0)
+    began_s = time.monotonic()
+    reply = await service.answer("POST", "/predictions/m", {}, body())
+    retry_s = int(reply.headers["Retry-After"])
+    assert reply.status == 503 and 20 * tried <= retry_s <= 40 * tried
+    assert time.monotonic() - began_s >= 0.05
+    handler.may_go.set()
+    assert [(await one).status for one in sent] == [200] * tried
+    await asyncio.to_thread(service.close)
 
 
-def test_a_request_is_refused_at_once_that_has_less_time_than_it_would_wait() -> None:
-    async def run() -> None:
-        handler = Waiting()
-        service = make_service(handler)
-        service.costs.learn([Request(b"")], 0.25, 0.0)
-        sent = [asyncio.ensure_future(predict(service, b"")) for _ in range(8)]
-        while service.requests < 8:
-            await asyncio.sleep(0.001)
-        for given_ms, archives_ms in ((1500, 0), (60_000, 1500)):
-            handler.deadline_ms = archives_ms
-            late = await predict(service, b"late", **{"x-request-timeout-ms": str(given_ms)})
-            assert late.status == 503
-        handler.deadline_ms = 0
-        sent.append(
-            asyncio.ensure_future(predict(service, b"", **{"x-request-timeout-ms": "3000"}))
-        )
-        handler.may_go.set()
-        assert [(await one).status for one in sent] == [200] * 9
-        assert b"late" not in handler.handled
-        await asyncio.to_thread(service.close)
+@in_event_loop
+async def test_a_request_is_refused_at_once_that_has_less_time_than_it_would_wait() -> None:
+    handler = Waiting()
+    service = make_service(handler)
+    service.costs.learn([Request(b"")], 0.25, 0.0)
+    sent = [asyncio.ensure_future(predict(service, b"")) for _ in range(8)]
+    await until(lambda: service.requests >= 8)
+    for given_ms, archives_ms in ((1500, 0), (60_000, 1500)):
+        handler.deadline_ms = archives_ms
+        late = await predict(service, b"late", **{"x-request-timeout-ms": str(given_ms)})
+        assert late.status == 503
+    handler.deadline_ms = 0
+    sent.append(asyncio.ensure_future(predict(service, b"", **{"x-request-timeout-ms": "3000"})))
+    handler.may_go.set()
+    assert [(await one).status for one in sent] == [200] * 9
+    assert b"late" not in handler.handled
+    await asyncio.to_thread(service.close)
 
-    asyncio.run(run())
+
+@guarantee(
+    "More requests than the queue holds",
+    "serving/service/model_service.py",
+    "        oldest_s = began_s - self.costs.max_age_s\n",
+    "        oldest_s = 0.0\n",
+)
+@in_event_loop
+async def test_a_request_is_not_begun_for_a_client_that_will_leave_before_the_answer() -> None:
+    handler = Waiting()
+    service = make_service(handler, has_door=False)
+    first = asyncio.ensure_future(predict(service, b"first"))
+    await until(lambda: handler.handled)
+    late = asyncio.ensure_future(predict(service, b"late"))
+    await until(lambda: service.requests >= 2)
+    service.costs._patience_s, service.costs._impatient_until_s = 0.01, float("inf")
+    await asyncio.sleep(0.01)
+    handler.may_go.set()
+    assert ((await first).status, (await late).status) == (200, 503)
+    assert handler.handled == [b"first"]
+    await asyncio.to_thread(service.close)
