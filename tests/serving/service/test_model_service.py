@@ -51,7 +51,7 @@ def open_request(request: Request) -> Request:
 
 
 def make_service(handler: Waiting, has_door: bool = True, queue: int = QUEUE) -> ModelService:
-    settings = ServiceSettings("m", None, 4, 0, 60.0, 1 << 20, queue)
+    settings = ServiceSettings("m", None, 4, 0, 60.0, 1 << 20, queue, busy_status=429)
     return ModelService(handler, settings, open_request=open_request if has_door else None)
 
 
@@ -131,8 +131,8 @@ async def test_the_limit_is_that_of_the_door(queue: int) -> None:
 @pytest.mark.parametrize(
     ("queue", "has_door", "status", "is_marked"),
     [
-        pytest.param(0, True, 503, True, id="full"),
-        pytest.param(0, False, 503, False, id="without-a-door"),
+        pytest.param(0, True, 429, True, id="full"),
+        pytest.param(0, False, 429, False, id="without-a-door"),
         pytest.param(QUEUE, True, 400, False, id="bad-request"),
     ],
 )
@@ -253,7 +253,7 @@ async def test_a_costly_image_is_read_beside_the_batches_and_few_of_them_wait() 
     service = make_service(handler, has_door=False)
     costly = [asyncio.ensure_future(predict(service, b"costly")) for _ in range(MAX_COSTLY + 1)]
     done, _ = await asyncio.wait(costly, return_when=asyncio.FIRST_COMPLETED)
-    assert [task.result().status for task in done] == [503]
+    assert [task.result().status for task in done] == [429]
     assert [(await predict(service, b"cheap")).status for _ in range(3)] == [200] * 3
     handler.may_go.set()
     replies = await asyncio.gather(*costly)
@@ -294,7 +294,7 @@ async def test_a_request_that_would_wait_too_long_is_refused_late_and_unread(
     began_s = time.monotonic()
     reply = await service.answer("POST", "/predictions/m", {}, body())
     retry_s = int(reply.headers["Retry-After"])
-    assert reply.status == 503 and 20 * tried <= retry_s <= 40 * tried
+    assert reply.status == 429 and 20 * tried <= retry_s <= 40 * tried
     assert time.monotonic() - began_s >= 0.05
     handler.may_go.set()
     assert [(await one).status for one in sent] == [200] * tried
@@ -311,7 +311,7 @@ async def test_a_request_is_refused_at_once_that_has_less_time_than_it_would_wai
     for given_ms, archives_ms in ((1500, 0), (60_000, 1500)):
         handler.deadline_ms = archives_ms
         late = await predict(service, b"late", **{"x-request-timeout-ms": str(given_ms)})
-        assert late.status == 503
+        assert late.status == 429
     handler.deadline_ms = 0
     sent.append(asyncio.ensure_future(predict(service, b"", **{"x-request-timeout-ms": "3000"})))
     handler.may_go.set()
@@ -337,6 +337,6 @@ async def test_a_request_is_not_begun_for_a_client_that_will_leave_before_the_an
     service.costs._patience_s, service.costs._impatient_until_s = 0.01, float("inf")
     await asyncio.sleep(0.01)
     handler.may_go.set()
-    assert ((await first).status, (await late).status) == (200, 503)
+    assert ((await first).status, (await late).status) == (200, 429)
     assert handler.handled == [b"first"]
     await asyncio.to_thread(service.close)
