@@ -6,7 +6,7 @@
 #   scripts/evidence.sh --step N    one step:
 #                                     1 speed                 2 number of clients
 #                                     3 open loop, ResNet-50  4 drills and attacks
-#                                     5 faults, kills, reloads, cost, and batch beside Ray Data
+#                                     5 faults, kills, reloads, ends, log, cost, batch beside Ray Data
 #                                     6 a stock archive, several models, long load
 #   scripts/evidence.sh --dry-run   print what would be run, and for how long
 #   scripts/evidence.sh --try       everything, as short as possible
@@ -111,6 +111,8 @@ for server in torchserve granian; do
   OFFPATH_FRONT_ROUNDS=${OFFPATH_FRONT_ROUNDS:-2} \
     trial 5 "reloads-$server.txt" $long/test_front.py -k "$server and reloads"
 done
+trial 5 ends.txt tests/serving -m "" -k sigterm
+OFFPATH_TEST_KILL_ROUNDS=${OFFPATH_TEST_KILL_ROUNDS:-20} trial 5 log.txt tests/handler/prediction_log -m s3
 trial 5 cost.txt $long/test_worst_cost.py
 [ -n "$try" ] || take 5 6 batch.txt python scripts/batch_beside_ray.py FILE
 compare 6 as-it-is.json "${turns[@]}" --workload photos-55k --workload photos-1200k --rounds 2 \

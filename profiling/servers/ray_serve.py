@@ -7,7 +7,6 @@ where 127.0.0.1 is the node's address. They keep to it only where a machine has 
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from pathlib import Path
 
@@ -15,32 +14,24 @@ from offpath.deploy.ray.ray_export import export_ray
 from offpath.profiling.servers.archives import NAME, build_for_export
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.network_namespace import confine, why_no_namespace
-from offpath.profiling.servers.programs.program_settings import READY
 from offpath.profiling.servers.server_adapter import PackagedAdapter, Start
 
 # In a namespace of its own every port is free.
 EXPORT_PORT = 8000
-# Those of Ray's throughput-optimised flags that suit an application which computes on the event
-# loop.
-LOGGING = {
+# docs.ray.io/en/latest/serve/advanced-guides/performance.html: HAProxy in the place of Ray's Python
+# proxy, gRPC within, the application on the event loop of the requests, less logging.
+FAST = {
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1000",
     "RAY_SERVE_LOG_TO_STDERR": "0",
 }
-# docs.ray.io/en/latest/serve/advanced-guides/performance.html: HAProxy in the place of Ray's Python
-# proxy, gRPC within, the application on the event loop of the requests.
-FAST = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
-# Set it to 1 on a machine that nobody else reaches and that permits no namespace.
-ALLOW_VARIABLE = "OFFPATH_RAY_ALL_ADDRESSES"
 
 
-def may_listen_everywhere() -> bool:
-    return os.environ.get(ALLOW_VARIABLE) == "1"
+class OffpathRay(PackagedAdapter):
+    """Ray Serve with the output of `offpath export ray`, behind Ray's HAProxy."""
 
-
-class RayServe(PackagedAdapter):
-    """Ray Serve with one replica per core, in the mode that its documentation recommends."""
-
-    name = "ray-serve"
+    name, kind = "offpath-ray", "offpath"
     environment = Environment(
         "ray-serve",
         (
@@ -52,48 +43,14 @@ class RayServe(PackagedAdapter):
         ),
         size_mb=350,
     )
-    program = "ray_program.py"
-    predict_path, ready_path = "/", "/-/healthz"
-    # Printed when the replicas are there. HAProxy learns of them later.
-    ready_line, ready_lines = READY, 1
+    # A replica answers `ready_path`.
+    predict_path, ready_path = f"/predictions/{NAME}", "/ping"
     # Processes name themselves after their actor.
     worker_mark = "ray::ServeReplica"
 
     def why_not(self) -> str | None:
-        reason = None if may_listen_everywhere() else why_no_namespace()
-        if reason is None:
-            return super().why_not()
-        return (
-            f"Ray listens on all addresses and {reason}; where nobody else reaches this machine,"
-            f" {ALLOW_VARIABLE}=1 runs it all the same"
-        )
-
-    def make_command(self, start: Start) -> list[str]:
-        command = super().make_command(start)
-        if may_listen_everywhere() and why_no_namespace() is not None:
-            return command
-        # The port inside is the one outside.
-        return confine(start.python, start.port, start.port, command)
-
-    def make_environment(self, start: Start) -> dict[str, str]:
-        # No usage reports, no files in the user's home, a token for this run alone.
-        return super().make_environment(start) | {
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_TMPDIR": str(start.scratch),
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": secrets.token_hex(32),
-            **LOGGING,
-            **FAST,
-        }
-
-
-class OffpathRay(RayServe):
-    """Ray Serve with the output of `offpath export ray`, behind Ray's HAProxy."""
-
-    name, kind = "offpath-ray", "offpath"
-    predict_path, ready_path = f"/predictions/{NAME}", "/ping"
-    # A replica answers `ready_path`, so no line has to.
-    ready_line = ""
+        reason = why_no_namespace()
+        return f"Ray listens on all addresses and {reason}" if reason else super().why_not()
 
     def build(self, folder: Path) -> None:
         archive = build_for_export(self.model, self.workers, self.batch_size, folder)
@@ -106,7 +63,13 @@ class OffpathRay(RayServe):
         return confine(start.python, start.port, EXPORT_PORT, command)
 
     def make_environment(self, start: Start) -> dict[str, str]:
+        # No usage reports, no files in the user's home, a token for this run alone.
         return super().make_environment(start) | {
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_TMPDIR": str(start.scratch),
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
             "PYTHONPATH": str(start.folder / "application"),
             "RAY_OVERRIDE_RESOURCES": json.dumps({"CPU": self.workers}),
+            **FAST,
         }

@@ -31,7 +31,7 @@ from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.servers.archives import build_naive, build_stock
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.mosec import Mosec, MosecNginx, MosecOffpathDecode
-from offpath.profiling.servers.ray_serve import OffpathRay, RayServe
+from offpath.profiling.servers.ray_serve import OffpathRay
 from offpath.profiling.servers.server_adapter import BATCH_SIZE, Adapter, PackagedAdapter
 from offpath.profiling.servers.torchserve import (
     TorchServeAdapter,
@@ -64,7 +64,6 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {
     "triton-nginx": TritonNginx,
     "offpath-export-triton": OffpathExportTriton,
     "offpath-ray": OffpathRay,
-    "ray-serve": RayServe,
     "mosec": Mosec,
     "mosec-offpath-decode": MosecOffpathDecode,
     "mosec-nginx": MosecNginx,

@@ -114,8 +114,7 @@ class PackagedAdapter(Adapter):
         program: name of the program's file in PROGRAMS.
         predict_path: path that takes a photograph.
         ready_path: path that answers 200 when the server is ready.
-        ready_line: line in the log by which a server tells that it is ready; empty for none.
-        ready_lines: how often it is printed; 0 for once per worker.
+        ready_line: line in the log by which each worker tells that it is ready; empty for none.
         worker_mark: part of the command line of each process that runs the model.
         kind: what a worker does with a photograph, see `classifiers`.
     """
@@ -125,7 +124,6 @@ class PackagedAdapter(Adapter):
     predict_path: ClassVar[str]
     ready_path: ClassVar[str]
     ready_line: ClassVar[str] = ""
-    ready_lines: ClassVar[int] = 0
     worker_mark: ClassVar[str]
     port_count: ClassVar[int] = 1
     kind: ClassVar[str] = "pillow"
@@ -223,6 +221,6 @@ class PackagedAdapter(Adapter):
         """Returns whether all workers are ready; httpx.TransportError where nothing listens."""
         if self.ready_line:
             printed = start.log.read_text(errors="replace").count(self.ready_line)
-            if printed < (self.ready_lines or self.workers):
+            if printed < self.workers:
                 return False
         return is_ok(start.url(self.ready_path))()

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 # Holds the settings as JSON.
 VARIABLE = "OFFPATH_SERVICE"
-# Printed by a program where no request tells that all its workers are ready.
-READY = "offpath: all workers are ready"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pytest
 from offpath.archive.photographs import find_sources
 from offpath.profiling.experiments.compare import check_replies, make_checks
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.servers import network_namespace, ray_serve
+from offpath.profiling.servers import ray_serve
 from offpath.profiling.servers.registry import ENVIRONMENTS, make_servers
 from offpath.profiling.servers.server_adapter import Start
 from offpath.serving.process.processes import is_running
@@ -47,15 +47,9 @@ def test_what_listens_everywhere_by_default_is_told_loopback(name, make, start):
     assert "127.0.0.1" in command and "4321" in command
 
 
-def test_ray_does_not_run_unconfined_unless_allowed(make, start, monkeypatch, tmp_path):
-    monkeypatch.setenv("OFFPATH_CACHE_DIR", str(tmp_path))
+def test_ray_does_not_run_unconfined(make, monkeypatch):
     monkeypatch.setattr(ray_serve, "why_no_namespace", lambda: "nobody may")
-    server = make("ray-serve")
-    monkeypatch.delenv(ray_serve.ALLOW_VARIABLE, raising=False)
-    assert "Ray listens on all addresses and nobody may" in server.why_not()
-    monkeypatch.setenv(ray_serve.ALLOW_VARIABLE, "1")
-    assert "not set up" in server.why_not()
-    assert network_namespace.__file__ not in server.make_command(start)
+    assert "Ray listens on all addresses and nobody may" in make("offpath-ray").why_not()
 
 
 @pytest.mark.slow
