@@ -22,7 +22,7 @@ from offpath.profiling.core.host_facts import describe_host
 
 FORMAT = "offpath-run/1"
 # End of a metric's name -> unit of the row.
-UNITS = {"s": "s", "ms": "ms", "bytes": "B", "pages": "pages"}
+UNITS = {"s": "s", "ms": "ms", "bytes": "B"}
 # No clock here is finer than a microsecond.
 DECIMALS = 3
 

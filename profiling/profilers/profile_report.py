@@ -1,12 +1,11 @@
-"""The figures of a profile and their report; a server's account shares parts of it.
+"""The figures of a profile and their report.
 
     batch_ms           duration of a call of `handle`: one value per batch, like the next
     stage_ms.NAME      the share of one stage; `stage_ms.other` is what no stage covers
-    account_ms.NAME    one part of a client's mean latency in a server
 
 All batches of a handler have one size, that of its cell. Parts are read in milliseconds per image,
-those of an account in milliseconds per request, and they add up to their total. A profile of calls
-has further parts: the own time of all functions of one package.
+and they add up to their total. A profile of calls has further parts: the own time of all functions
+of one package.
 """
 
 from __future__ import annotations

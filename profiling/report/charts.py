@@ -36,17 +36,17 @@ OURS, OTHERS, LIMIT = "s0", "grey", "s3"
 # The same work has the same colour in every chart, under the name of a stage. Two names share one
 # only if no page has both.
 COLOUR_OF = {
-    **dict.fromkeys(("inference", "workers", "worker and handler"), "s0"),
+    **dict.fromkeys(("inference", "workers"), "s0"),
     **dict.fromkeys(("read", "front end"), "s1"),
     **dict.fromkeys(("transform",), "s2"),
-    **dict.fromkeys(("s3", "queue"), "s3"),
+    **dict.fromkeys(("s3",), "s3"),
     **dict.fromkeys(("decode",), "s4"),
     **dict.fromkeys(("postprocess",), "s5"),
     **dict.fromkeys(("transfer",), "s6"),
     **dict.fromkeys(("log",), "s7"),
-    **dict.fromkeys(("preprocess", "worker protocol"), "s8"),
-    **dict.fromkeys(("config", "client, socket and front end"), "s9"),
-    **dict.fromkeys(("other", "load", "handler, other", "not accounted for"), "grey"),
+    **dict.fromkeys(("preprocess",), "s8"),
+    **dict.fromkeys(("config",), "s9"),
+    **dict.fromkeys(("other", "load"), "grey"),
 }
 
 STYLE: dict[Any, Any] = {
@@ -272,9 +272,6 @@ def assign_colours(parts: Iterable[str]) -> dict[str, str]:
         if own is not None and (own == "grey" or own not in colours.values()):
             colours[name] = own
     free = [colour for colour in SERIES if colour not in colours.values()]
-    # Known parts whose colour is taken get a free one as long as there is one.
-    for name in [name for name in names if name in COLOUR_OF and name not in colours]:
-        colours[name] = free.pop() if free else COLOUR_OF[name]
     left = cycle(free or SERIES)
     return {name: PALETTE[colours[name] if name in colours else next(left)] for name in names}
 

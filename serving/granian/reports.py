@@ -95,11 +95,6 @@ class Reports:
         with self._lock:
             return [pid for _, (pid, _) in sorted(self._ready.items())]
 
-    def describe_health(self) -> dict[str, str]:
-        """Returns the answer to GET /ping of TorchServe."""
-        some = "Partial Healthy" if self._ready else "Unhealthy"
-        return {"status": "Healthy" if self.are_all_ready() else some}
-
     def list_models(self) -> dict[str, Any]:
         """Returns the answer to GET /models of TorchServe's management API."""
         models = [
@@ -166,8 +161,6 @@ def find_page(reports: Reports, path: str, is_private: bool) -> object:
         return reports.format_metrics()
     if not is_private:
         return None
-    if path == "/ping":
-        return reports.describe_health()
     match [unquote(part) for part in path.split("/")[1:]]:
         case ["models"]:
             return reports.list_models()

@@ -304,7 +304,6 @@ def test_management_tells_what_torchserve_tells(torchserve: Server, direct: Serv
         assert ours == {key: theirs[key] for key in ours}
     listed = [one["modelName"] for one in manage(direct, "/models?limit=5").json()["models"]]
     assert listed == ["echo"]
-    assert manage(direct, "/ping").json() == {"status": "Healthy"}
     for path in ("/models/none", "/models/echo/2.0"):
         assert [manage(one, path).status_code for one in (torchserve, direct)] == [404, 404]
 
