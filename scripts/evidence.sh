@@ -97,7 +97,7 @@ compare 3 resnet50.json "${turns[@]}" --model resnet50 --workload photos-55k --r
   --servers "$direct,torchserve-fixed"
 compare 3 clients-resnet50.json "${turns[@]}" --model resnet50 --workload photos-55k --rounds 3 \
   --servers offpath-granian-direct,mosec-offpath-decode,triton-offpath-decode --clients 1,8,32,128,512
-open_loop resnet50 resnet50.json --model resnet50 --workload photos-55k
+open_loop resnet50 clients-resnet50.json --model resnet50 --workload photos-55k
 
 [ -z "$try" ] || export OFFPATH_FRONT_ROUNDS=1 OFFPATH_FAULT_STAGE_S=1 OFFPATH_ATTACK_WINDOW_S=1 \
   OFFPATH_SOAK_MINUTES=1
