@@ -26,7 +26,7 @@ LONG_WAIT_S = 0.25
 # others would be answered just after their client has left. At the end of a load all leave at once,
 # so of those that leave within SAMPLE_S only the first counts. NEW_LEFT is one's share of the mean.
 IMPATIENT, NEW_LEFT, ALIKE, SAMPLE_S = 0.7, 1 / 8, 0.15, 0.02
-# Share of that time after which a request is no longer begun.
+# Share of the clients' patience after which a request is no longer begun.
 LATE_AGE = 0.8
 # Seconds for which they stay impatient.
 REMEMBERED_S = 30.0
