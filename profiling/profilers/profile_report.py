@@ -3,9 +3,9 @@
     batch_ms           duration of a call of `handle`: one value per batch, like the next
     stage_ms.NAME      the share of one stage; `stage_ms.other` is what no stage covers
 
-All batches of a handler have one size, that of its cell. Parts are read in milliseconds per image,
-and they add up to their total. A profile of calls has further parts: the own time of all functions
-of one package.
+All batches of a handler have one size, that of its cell. Parts are read in milliseconds per image
+and add up to their total. A profile of calls has further parts: the own time of all functions of
+one package.
 """
 
 from __future__ import annotations

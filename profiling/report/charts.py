@@ -36,17 +36,20 @@ OURS, OTHERS, LIMIT = "s0", "grey", "s3"
 # The same work has the same colour in every chart, under the name of a stage. Two names share one
 # only if no page has both.
 COLOUR_OF = {
-    **dict.fromkeys(("inference", "workers"), "s0"),
-    **dict.fromkeys(("read", "front end"), "s1"),
-    **dict.fromkeys(("transform",), "s2"),
-    **dict.fromkeys(("s3",), "s3"),
-    **dict.fromkeys(("decode",), "s4"),
-    **dict.fromkeys(("postprocess",), "s5"),
-    **dict.fromkeys(("transfer",), "s6"),
-    **dict.fromkeys(("log",), "s7"),
-    **dict.fromkeys(("preprocess",), "s8"),
-    **dict.fromkeys(("config",), "s9"),
-    **dict.fromkeys(("other", "load"), "grey"),
+    "inference": "s0",
+    "workers": "s0",
+    "read": "s1",
+    "front end": "s1",
+    "transform": "s2",
+    "s3": "s3",
+    "decode": "s4",
+    "postprocess": "s5",
+    "transfer": "s6",
+    "log": "s7",
+    "preprocess": "s8",
+    "config": "s9",
+    "other": "grey",
+    "load": "grey",
 }
 
 STYLE: dict[Any, Any] = {

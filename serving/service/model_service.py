@@ -66,7 +66,7 @@ HELD_S, MAX_HELD = 1.0, 2000
 # A request of KServe with a larger body waits for so long at most while its client has others here.
 LARGE_BYTES, LARGE_WAIT_S = 1_000_000, 4.0
 # Of a request that has waited too long for a client that gives up.
-LATE = Reply(0, {}, b"")
+LATE = Reply(BUSY.status, {}, b"")
 # Room for the text of a form or of JSON around the image.
 ENVELOPE_BYTES = 65_536
 
@@ -411,12 +411,14 @@ class ModelService:
         try:
             replies: dict[int, Reply] = {}
             if requests:
-                replies.update(zip(map(id, requests), self._model.classify(requests)))
+                answers = self._model.classify(requests)
+                replies.update(zip(map(id, requests), answers, strict=True))
                 took_s = time.monotonic() - began_s
                 with self._counting:
                     self.costs.learn(requests, took_s, self._model.read_s)
             if items:
-                replies.update(zip(map(id, items), self._classifier.answer(items)))
+                answers = self._classifier.answer(items)
+                replies.update(zip(map(id, items), answers, strict=True))
         except (Exception, SystemExit) as error:
             # A classifier answers every failure itself; this one is a bug in it, or `sys.exit`.
             logger.exception("the classifier failed on a batch")

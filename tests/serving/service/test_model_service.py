@@ -111,13 +111,15 @@ async def test_the_images_of_one_client_are_limited(
     service.close()
 
 
-@pytest.mark.parametrize("queue", [1000, 6])  # many more than CONNECTIONS, and as many
+@pytest.mark.parametrize("queue", [1000, CONNECTIONS])
 @in_event_loop
 async def test_the_limit_is_that_of_the_door(queue: int) -> None:
     handler = Waiting()
     handler.may_go.set()
     service = make_service(handler)
-    statuses = [(await ask(service, "::1", n, queue)).status for n in (6, 7)]
+    statuses = [
+        (await ask(service, "::1", n, queue)).status for n in (CONNECTIONS, CONNECTIONS + 1)
+    ]
     assert statuses == [200, 400]
     service.close()
 
