@@ -47,7 +47,7 @@ run_tests() {
     grep -m1 'model name' /proc/cpuinfo
     date -u +'%F %T UTC'
     env | grep '^OFFPATH_.*_\(ROUNDS\|MINUTES\|STAGE_S\|WINDOW_S\)=' | sort
-    printf 'pytest %s\n' "$*"
+    printf 'pytest%s\n' "$(printf ' %q' "$@")"
   } >"$file"
   pytest -n0 -m reliability -s -v --no-header -p no:cacheprovider "$@" >>"$file"
 }
@@ -90,8 +90,8 @@ done
 compare 2 clients.json "${clients[@]}" --workload photos-55k
 compare 3 clients-1200k.json "${clients[@]}" --workload photos-1200k
 # A window of three seconds begins with 600 MB of uploads.
-compare 3 clients-512.json "${turns[@]}" --workload photos-1200k --warm-up 4 --seconds 20 --rounds 2 \
-  --servers offpath-granian-direct,mosec-offpath-decode --clients 32,512
+compare 3 long-windows.json "${turns[@]}" --workload photos-1200k --warm-up 4 --seconds 15 --rounds 4 \
+  --servers offpath-granian-direct,mosec-offpath-decode --clients 32,128,512
 open_loop 1200k clients-1200k.json --workload photos-1200k
 compare 3 resnet50.json "${turns[@]}" --model resnet50 --workload photos-55k --rounds 3 \
   --servers "$direct,torchserve-fixed"

@@ -77,7 +77,6 @@ try_wheel() {
     installed offpath "$command" --help >/dev/null
   done
   installed python -c 'from offpath.client import Client; Client("http://127.0.0.1:9").close()'
-  installed offpath cost --example published >/dev/null
   say "$("$python" --version): installed; every command starts, the client imports"
 }
 

@@ -23,39 +23,31 @@ def command(
     instance: str | None = option(
         "Instance type in us-east-1 instead of --hourly-price, e.g. g4dn.xlarge."
     ),
-    example: str | None = option(
-        "Compute the published $803 against $384 from its inputs.",
-        type=click.Choice(["published"]),
-    ),
 ) -> None:
     """Compute instances, $/month and $/million predictions of each server.
 
     The prediction log is priced twice: with one S3 put per record, and in batched objects.
 
     \b
-    Examples:
+    Example:
       offpath cost --result result.json --workload photos-55k --peak-per-s 500 --instance c7i.large
-      offpath cost --example published
     """
     from rich.console import Console
 
     from offpath.profiling.experiments import bill
     from offpath.profiling.report.terminal import print_document
 
-    if example:
-        document = bill.published_document()
-    elif result is None or peak_per_s is None:
-        raise WrongOption("expected --result FILE and --peak-per-s RATE, or --example published")
-    elif (hourly_price is None) == (instance is None):
+    if result is None or peak_per_s is None:
+        raise WrongOption("expected --result FILE and --peak-per-s RATE")
+    if (hourly_price is None) == (instance is None):
         raise WrongOption(
             "no hourly price: expected --hourly-price DOLLARS or --instance TYPE, one of them;"
             f" known types: {', '.join(bill.load_prices().instances)}"
         )
-    else:
-        prices = bill.load_prices()
-        hourly = prices.hourly(instance) if instance else hourly_price or 0.0
-        rates, on_gpu, doubts = bill.read_rates(result, workload)
-        if instance:
-            prices.check_measured(on_gpu, instance)
-        document = bill.document_of(rates, peak_per_s, hourly, doubts)
+    prices = bill.load_prices()
+    hourly = prices.hourly(instance) if instance else hourly_price or 0.0
+    rates, on_gpu, doubts = bill.read_rates(result, workload)
+    if instance:
+        prices.check_measured(on_gpu, instance)
+    document = bill.document_of(rates, peak_per_s, hourly, doubts)
     print_document(document, Console())

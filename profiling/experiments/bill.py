@@ -1,9 +1,7 @@
 """`offpath cost`: what a month of serving costs, instances for a peak rate and the log's S3 bill.
 
 Nothing is measured here. The log is priced twice for each server: as one put per record, the naive
-way, and as batched objects, the way of offpath's spool. Only the number of puts in the published
-example is fitted to a bill (PUTS_PER_RECORD); everything else is a list price or one of the
-constants below.
+way, and as batched objects, the way of offpath's spool.
 """
 
 from __future__ import annotations
@@ -17,7 +15,10 @@ from pathlib import Path
 from offpath.archive.model_config import load_yaml
 from offpath.errors import WrongOption
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
-from offpath.profiling.report.document import Document, Section, format_table, join_blocks
+from offpath.profiling.core.doubts import find_doubts
+from offpath.profiling.core.run import load_run
+from offpath.profiling.core.statistics import Summary, is_limit
+from offpath.profiling.report.document import Document, Section, format_table
 
 HOURS_PER_MONTH = 730.0
 DAYS_PER_MONTH = HOURS_PER_MONTH / 24
@@ -93,8 +94,6 @@ class Bill:
 
     Attributes:
         rate_per_s: requests per second that one instance answers.
-        on_bill: instances on the bill; 0 for as many as the peak needs.
-        puts_per_record: put requests for each record of the naive way.
     """
 
     name: str
@@ -102,8 +101,6 @@ class Bill:
     peak_per_s: float
     hourly_usd: float
     prices: Prices
-    on_bill: int = 0
-    puts_per_record: float = 1.0
 
     @cached_property
     def needed(self) -> int:
@@ -112,12 +109,8 @@ class Bill:
         return max(1, math.ceil(share))
 
     @property
-    def paid(self) -> int:
-        return self.on_bill or self.needed
-
-    @property
     def compute_usd(self) -> float:
-        return self.paid * self.hourly_usd * HOURS_PER_MONTH
+        return self.needed * self.hourly_usd * HOURS_PER_MONTH
 
     @property
     def predictions(self) -> float:
@@ -126,12 +119,12 @@ class Bill:
     @property
     def each_usd(self) -> float:
         """The log's S3 bill with a put for each record."""
-        return self._price_log(self.predictions * self.puts_per_record, RECORD_BYTES)
+        return self._price_log(self.predictions, RECORD_BYTES)
 
     @property
     def batched_usd(self) -> float:
         """The log's S3 bill with batched objects, which the spool seals by size or by age."""
-        by_age = self.peak_per_s / (self.paid * WORKERS) * PredictionLogSettings.segment_max_age_s
+        by_age = self.peak_per_s / (self.needed * WORKERS) * PredictionLogSettings.segment_max_age_s
         by_size = PredictionLogSettings.segment_max_bytes / RECORD_BYTES
         puts = self.predictions / max(1.0, min(by_age, by_size))
         return self._price_log(puts, RECORD_BYTES * COMPRESSED_SHARE)
@@ -158,11 +151,6 @@ def read_rates(path: Path, workload: str | None) -> tuple[dict[str, float], bool
     Raises:
         WrongOption: no such file or workload, or no server answered.
     """
-    # Imported here, because the published bill needs no polars.
-    from offpath.profiling.core.doubts import find_doubts
-    from offpath.profiling.core.run import load_run
-    from offpath.profiling.core.statistics import Summary, is_limit
-
     run = load_run(path)
     measured = list(run.workloads)
     if workload is None and len(measured) == 1:
@@ -205,8 +193,7 @@ def show_bills(bills: Sequence[Bill]) -> list[Section]:
             bill.name,
             f"{bill.rate_per_s:,.1f}",
             str(bill.needed),
-            str(bill.paid),
-            f"{100 * bill.peak_per_s / (bill.rate_per_s * bill.paid):.0f}",
+            f"{100 * bill.peak_per_s / (bill.rate_per_s * bill.needed):.0f}",
             f"{bill.compute_usd:,.2f}",
         ]
         for bill in bills
@@ -226,7 +213,7 @@ def show_bills(bills: Sequence[Bill]) -> list[Section]:
         Section(
             "Instances",
             format_table(
-                ["", "req/s each", "needed", "paid", "used at peak %", "$/month"],
+                ["", "req/s each", "needed", "used at peak %", "$/month"],
                 instances,
                 title=f"peak {first.peak_per_s:g} requests per second, head-room"
                 f" {100 * HEAD_ROOM:.0f} %",
@@ -244,51 +231,3 @@ def show_bills(bills: Sequence[Bill]) -> list[Section]:
             f" {', '.join(prices.sources.values())}",
         ),
     ]
-
-
-# The published bill ($803 per month on TorchServe, $384 on Triton), computed from its inputs. We
-# could read the opening of the publication, which has the rates, the instances and the totals, but
-# no breakdown. Each input is marked as published, a list price, assumed or fitted.
-SOURCE = "https://tildalice.io/triton-torchserve-io-bottleneck, updated 12 February 2026"
-PUBLISHED_INSTANCE = "g4dn.xlarge"
-PEAK_PER_MINUTE = 120
-# The only fitted number. After two instances, $35 of the $803 remain, which the publication does
-# not itemise. It says that each request was logged to S3. Four S3 requests for three predictions
-# cost $35, one each $26.
-PUTS_PER_RECORD = 4 / 3
-
-
-def published_document() -> Document:
-    prices = load_prices()
-    hourly, peak = prices.hourly(PUBLISHED_INSTANCE), PEAK_PER_MINUTE / 60
-    before = Bill("torchserve", 47.0, peak, hourly, prices, 2, PUTS_PER_RECORD)
-    after = Bill("triton", 183.0, peak, hourly, prices, 1, PUTS_PER_RECORD)
-    one_put_usd = before.compute_usd + replace(before, puts_per_record=1).each_usd
-    inputs = [
-        ("published", "TorchServe 47 req/s on each of two T4 instances"),
-        ("published", "Triton 183 req/s on one T4 instance"),
-        (
-            "quoted",
-            f"{PEAK_PER_MINUTE} requests per minute (the same publication, at second hand)",
-        ),
-        ("list price", f"{PUBLISHED_INSTANCE} {hourly} $/h in {prices.region}, 730 h"),
-        ("list price", f"S3 {prices.put_per_1000} $ per 1,000 puts"),
-        ("assumed", "T4 instances are g4dn.xlarge: one costs the published $384 to the dollar"),
-        ("assumed", "the same rate all month; records of 700 bytes, kept for 30 days"),
-        ("assumed", "after: the log in batched objects, or none (the same to the dollar)"),
-        (
-            "fitted",
-            f"{PUTS_PER_RECORD:.2f} S3 requests per prediction before, to the $35 that the"
-            f" publication does not itemise; with one each the bill is ${one_put_usd:.0f}",
-        ),
-    ]
-    computed = [
-        [before.name, f"{before.compute_usd + before.each_usd:,.2f}", "803"],
-        [after.name, f"{after.compute_usd + after.batched_usd:,.2f}", "384"],
-    ]
-    bill = join_blocks(
-        format_table(["origin", "input"], inputs, words=2),
-        format_table(["", "computed", "published"], computed, title="$ per month"),
-    )
-    sections = [Section(f"The published bill ({SOURCE})", bill), *show_bills([before, after])]
-    return Document(TITLE, sections)

@@ -96,7 +96,6 @@ def list_commands(folder: Path) -> list[list[str]]:
         ["archive", "--model", "net.py", "--weights", "random"],
         ["logs", "read", "s3://bucket/log"],
         ["logs", "report", "--a", log, "--b", log, "--html", "report.html"],
-        ["cost", "--example", "published"],
         ["cost", "--result", "result.json", *costs],
         ["bench", "show", "result.json", "--html", "a.html", "--plot", "a.svg"],
     ]

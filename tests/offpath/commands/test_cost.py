@@ -1,4 +1,4 @@
-"""`offpath cost`: the published bill, rates of a result, wrong input."""
+"""`offpath cost`: rates of a result, wrong input."""
 
 from __future__ import annotations
 
@@ -8,14 +8,6 @@ from offpath.errors import ExpectedError
 from offpath.profiling.experiments.bill import read_rates
 from tests.offpath.conftest import Run
 from tests.profiling.runs import PHOTOS, make_compare, make_window
-
-
-def test_the_published_example_prints_both_totals_and_its_assumptions(run: Run):
-    text = run("cost", "--example", "published").out
-    rows = [line.split() for line in text.splitlines()]
-    assert ["torchserve", "803.08", "803"] in rows
-    assert ["triton", "384.44", "384"] in rows
-    assert "assumed" in text and "fitted" in text
 
 
 def test_a_cpus_rates_are_not_priced_for_a_gpu_instance(run: Run, tmp_path):
