@@ -72,7 +72,7 @@ ASK_S = 0.04
 # Least seconds between two messages of one line of code.
 LOG_PAUSE_S = 1.0
 # Memory for a body of at most this size is held before its bytes arrive.
-SMALL_BYTES = 1 << 16
+SMALL_BYTES = 1 << 17
 # Bodies arrive in parts of this size too: with half of it, those of 20 MB took 50 % more CPU time.
 MAX_HEADER_BYTES = 1 << 18
 
