@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures what README.md and docs/results.md quote, in steps of less than ten minutes on two cores that
-# do nothing else. It needs a clean commit and wrk, and it sets up the servers of others.
+# do nothing else. It needs a clean commit, wrk and Prometheus, and it sets up the servers of others.
 #
 #   scripts/evidence.sh             all steps, about 170 minutes; a result that is there is not measured again
 #   scripts/evidence.sh --step N    one step:
