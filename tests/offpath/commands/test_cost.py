@@ -1,13 +1,25 @@
-"""`offpath cost`: rates of a result, wrong input."""
+"""`offpath cost`: the bill, rates of a result, wrong input."""
 
 from __future__ import annotations
 
 import pytest
 
 from offpath.errors import ExpectedError
-from offpath.profiling.experiments.bill import read_rates
+from offpath.profiling.experiments.bill import Bill, load_prices, read_rates
 from tests.offpath.conftest import Run
 from tests.profiling.runs import PHOTOS, make_compare, make_window
+
+
+def test_a_bill_has_as_many_instances_as_the_peak_needs_and_the_log():
+    prices = load_prices()
+    hourly = prices.hourly("g4dn.xlarge")
+    # 730 hours of 0.526 $; 5.256 million puts of 0.005 $ per 1,000, and 0.08 $ for storage.
+    bill = Bill("triton", 183.0, 2.0, hourly, prices)
+    assert round(bill.compute_usd, 2) == 383.98
+    assert round(bill.each_usd, 2) == 26.36
+    assert round(bill.compute_usd + bill.batched_usd, 2) == 384.44
+    # 30 % of an instance stay free.
+    assert [Bill("", 10.0, peak, hourly, prices).needed for peak in (7.0, 7.1)] == [1, 2]
 
 
 def test_a_cpus_rates_are_not_priced_for_a_gpu_instance(run: Run, tmp_path):
