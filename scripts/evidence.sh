@@ -2,7 +2,7 @@
 # Measures what README.md and docs/results.md quote, in steps of less than ten minutes on two cores that
 # do nothing else. It needs a clean commit, wrk and Prometheus, and it sets up the servers of others.
 #
-#   scripts/evidence.sh             all steps, about 160 minutes; a result that is there is not measured again
+#   scripts/evidence.sh             all steps, about 170 minutes; a result that is there is not measured again
 #   scripts/evidence.sh --step N    one step:
 #                                     1 speed                 2 number of clients
 #                                     3 open loop, ResNet-50  4 drills and attacks
@@ -89,7 +89,7 @@ for size in 55k 1200k; do
 done
 
 compare 2 clients.json "${clients[@]}" --workload photos-55k
-# 512 uploads of 1.2 MB take a third of a window of three seconds.
+# With 512 clients a window of three seconds would begin with 600 MB of uploads.
 compare 3 clients-1200k.json "${clients[@]}" --clients 1,8,32,128 --workload photos-1200k
 compare 3 long-windows.json "${turns[@]}" --workload photos-1200k --warm-up 4 --seconds 15 --rounds 4 \
   --servers offpath-granian-direct,mosec-offpath-decode --clients 32,128,512
