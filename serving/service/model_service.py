@@ -263,39 +263,42 @@ class ModelService:
             return reply
         # Others keep half of the queue, because the door counts this as one request.
         most = min(MAX_INSTANCES, max(1, self._settings.max_requests // 2), max_of_client)
-        await self._wait_for_others(request, client, max_of_client)
-        self._add(1, client)
-        try:
-            # In a thread, because a large one takes long; one by one, because a text may take six
-            # times the memory of its body.
+        is_large = bool(client) and find_size(request) > LARGE_BYTES
+        end_s, answer = time.monotonic() + LARGE_WAIT_S, None
+        while answer is None:
+            # One by one, because a text may take six times the memory of its body.
             async with self._reading:
-                if self._open_request is not None:
-                    request = self._open_request(request)
-                inference = await asyncio.to_thread(read, request.body, request.headers, most)
-        finally:
-            self._add(-1, client)
-        images = split_request(request, inference.payloads)
-        request = replace(request, body=b"")  # whose memory is held for the images from now on
-        if len(images) > 1 and self._of_client[client] + len(images) > max_of_client:
-            raise Refused(TOO_MANY)
-        answer = self._answer(images, began_s, client)
+                # A large one waits until its client has less than half of its images here. Those
+                # that get a 429 would otherwise be read as fast as they come, for 20 ms each.
+                has_few = 2 * self._of_client[client] < max_of_client
+                if has_few or not is_large or time.monotonic() > end_s:
+                    images, write = await self._read_images(request, read, most, client)
+                    request = replace(request, body=b"")  # whose memory is held for the images
+                    if len(images) > 1 and self._of_client[client] + len(images) > max_of_client:
+                        raise Refused(TOO_MANY)
+                    # A task, because it counts the images before the next request is looked at.
+                    answer = asyncio.ensure_future(self._answer(images, began_s, client))
+            if answer is None:
+                await asyncio.sleep(LEFT_CHECK_S)
         replies = await (await_client(answer, file) if file else answer)
         failed = find_failure(replies)
         if failed is not None:
             return failed
-        return merge_headers(replies, inference.write(replies, {**self._names, "id": request.id}))
+        return merge_headers(replies, write(replies, {**self._names, "id": request.id}))
 
-    async def _wait_for_others(self, request: Request, client: str, max_of_client: int) -> None:
-        """Waits for a while until the client has less than half of its images here.
-
-        Otherwise large requests that get a 429 would be read, at 20 ms of CPU each, as fast as they
-        come.
-        """
-        for _ in range(round(LARGE_WAIT_S / LEFT_CHECK_S)):
-            has_few = not client or 2 * self._of_client[client] < max_of_client
-            if has_few or find_size(request) <= LARGE_BYTES:
-                return
-            await asyncio.sleep(LEFT_CHECK_S)
+    async def _read_images(
+        self, request: Request, read: Read, most: int, client: str
+    ) -> tuple[list[Request], Callable[..., bytes]]:
+        """Returns a request for each image, and what makes one body of their replies."""
+        self._add(1, client)
+        try:
+            if self._open_request is not None:
+                request = self._open_request(request)
+            # In a thread, because a large one takes long.
+            inference = await asyncio.to_thread(read, request.body, request.headers, most)
+        finally:
+            self._add(-1, client)
+        return split_request(request, inference.payloads), inference.write
 
     def _read_client(self, headers: Mapping[str, str]) -> tuple[str, int]:
         """Returns the client by the front door's word, and how many images it may have here.
@@ -397,7 +400,8 @@ class ModelService:
         self._of_client[client] += requests
         if not self._of_client[client]:
             del self._of_client[client]
-        self._count(requests)
+        # Once for all images of a request: a worker that counts more than others ends connections.
+        self._count(1 if requests > 0 else -1)
 
     def _handle(self, batch: Sequence[Request | Item]) -> list[Reply]:
         """Answers a batch of requests, and of items from the lane, in a thread of `BatchQueue`."""
