@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
 from dataclasses import dataclass, field, replace
@@ -259,46 +259,48 @@ class ModelService:
         request = replace(request, body=content, arrived_s=time.monotonic())
         del content  # whose memory KServe's images replace
         if read is None:  # the model opens a named body
-            (reply,) = await self._answer([request], began_s, client)
+            # An upload has no place, because it may never end.
+            self._check_queue()
+            with self._places(1, client):
+                (reply,) = await self._answer([request], began_s)
             return reply
         # Others keep half of the queue, because the door counts this as one request.
         most = min(MAX_INSTANCES, max(1, self._settings.max_requests // 2), max_of_client)
-        is_large = bool(client) and find_size(request) > LARGE_BYTES
-        end_s, answer = time.monotonic() + LARGE_WAIT_S, None
-        while answer is None:
-            # One by one, because a text may take six times the memory of its body.
-            async with self._reading:
-                # A large one waits until its client has less than half of its images here. Those
-                # that get a 429 would otherwise be read as fast as they come, for 20 ms each.
-                has_few = 2 * self._of_client[client] < max_of_client
-                if has_few or not is_large or time.monotonic() > end_s:
-                    images, write = await self._read_images(request, read, most, client)
-                    request = replace(request, body=b"")  # whose memory is held for the images
-                    if len(images) > 1 and self._of_client[client] + len(images) > max_of_client:
-                        raise Refused(TOO_MANY)
-                    # A task, because it counts the images before the next request is looked at.
-                    answer = asyncio.ensure_future(self._answer(images, began_s, client))
-            if answer is None:
-                await asyncio.sleep(LEFT_CHECK_S)
-        replies = await (await_client(answer, file) if file else answer)
+        images, write = await self._read_images(request, read, most, client, max_of_client)
+        request = replace(request, body=b"")  # whose memory is held for the images from now on
+        if len(images) > 1 and self._of_client[client] + len(images) > max_of_client:
+            raise Refused(TOO_MANY)
+        self._check_queue(len(images))
+        with self._places(len(images), client):
+            answer = self._answer(images, began_s)
+            replies = await (await_client(answer, file) if file else answer)
         failed = find_failure(replies)
         if failed is not None:
             return failed
         return merge_headers(replies, write(replies, {**self._names, "id": request.id}))
 
     async def _read_images(
-        self, request: Request, read: Read, most: int, client: str
+        self, request: Request, read: Read, most: int, client: str, max_of_client: int
     ) -> tuple[list[Request], Callable[..., bytes]]:
-        """Returns a request for each image, and what makes one body of their replies."""
-        self._add(1, client)
-        try:
-            if self._open_request is not None:
-                request = self._open_request(request)
-            # In a thread, because a large one takes long.
-            inference = await asyncio.to_thread(read, request.body, request.headers, most)
-        finally:
-            self._add(-1, client)
-        return split_request(request, inference.payloads), inference.write
+        """Returns a request for each image, and what makes one body of their replies.
+
+        A large one waits until its client has less than half of its images here, so count them at
+        once. Those that get a 429 would otherwise be read, for 20 ms each, as fast as they come.
+        """
+        is_large = bool(client) and find_size(request) > LARGE_BYTES
+        end_s = time.monotonic() + LARGE_WAIT_S
+        while True:
+            # One by one, because a text may take six times the memory of its body.
+            with self._places(1, ""):
+                async with self._reading:
+                    has_few = 2 * self._of_client[client] < max_of_client
+                    if has_few or not is_large or time.monotonic() > end_s:
+                        if self._open_request is not None:
+                            request = self._open_request(request)
+                        # In a thread, because a large one takes long.
+                        found = await asyncio.to_thread(read, request.body, request.headers, most)
+                        return split_request(request, found.payloads), found.write
+            await asyncio.sleep(LEFT_CHECK_S)
 
     def _read_client(self, headers: Mapping[str, str]) -> tuple[str, int]:
         """Returns the client by the front door's word, and how many images it may have here.
@@ -314,22 +316,13 @@ class ModelService:
         share = max(most // 2, most * connections // queue)
         return name_client(address), max(1, min(connections, share))
 
-    async def _answer(
-        self, requests: Sequence[Request], began_s: float, client: str
-    ) -> list[Reply]:
-        """Returns the model's replies; each request takes a place in the queue."""
-        # An upload does not count as a request that waits, because it may never end.
-        self._check_queue(len(requests))
-        self._add(len(requests), client)
-        try:
-            replies: list[Reply] = await self._batches.answer_all(requests)
-            for idx, reply in enumerate(replies):
-                if reply is LATE:
-                    raise Refused(BUSY, self.wait_s)
-                if reply.status == LEFT:
-                    replies[idx] = await self._answer_costly(requests[idx])
-        finally:
-            self._add(-len(requests), client)
+    async def _answer(self, requests: Sequence[Request], began_s: float) -> list[Reply]:
+        replies: list[Reply] = await self._batches.answer_all(requests)
+        for idx, reply in enumerate(replies):
+            if reply is LATE:
+                raise Refused(BUSY, self.wait_s)
+            if reply.status == LEFT:
+                replies[idx] = await self._answer_costly(requests[idx])
         self.answered += len(requests)
         self.took_s += len(requests) * (time.monotonic() - began_s)
         return replies
@@ -395,13 +388,21 @@ class ModelService:
         """The predicted seconds until a request that comes now is answered."""
         return self.costs.predict_wait_s(self.requests)
 
-    def _add(self, requests: int, client: str) -> None:
+    @contextlib.contextmanager
+    def _places(self, requests: int, client: str) -> Iterator[None]:
+        """Takes places in the queue, which count for a client, whether or not there is room."""
         self.requests += requests
         self._of_client[client] += requests
-        if not self._of_client[client]:
-            del self._of_client[client]
         # Once for all images of a request: a worker that counts more than others ends connections.
-        self._count(1 if requests > 0 else -1)
+        self._count(1)
+        try:
+            yield
+        finally:
+            self.requests -= requests
+            self._of_client[client] -= requests
+            if not self._of_client[client]:
+                del self._of_client[client]
+            self._count(-1)
 
     def _handle(self, batch: Sequence[Request | Item]) -> list[Reply]:
         """Answers a batch of requests, and of items from the lane, in a thread of `BatchQueue`."""

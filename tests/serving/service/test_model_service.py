@@ -203,12 +203,14 @@ async def test_a_client_with_many_images_is_read_when_it_has_fewer(
 async def test_bodies_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     running, most, handler = 0, 0, Waiting()
     handler.may_go.set()
+    waiting: list[int] = []
 
     def read(body: bytes, headers: Mapping[str, str], images: int) -> Inference:
         nonlocal running, most
         running += 1
         most = max(most, running)
         time.sleep(0.02)
+        waiting.append(service.requests)
         running -= 1
         return read_v1(body, headers, images)
 
@@ -218,7 +220,7 @@ async def test_bodies_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> No
     replies = await asyncio.gather(*(ask(service, f"192.0.2.{n}", 2) for n in range(8)))
     assert [one.status for one in replies] == [200] * 8
     await asyncio.to_thread(service.close)
-    assert most == 1
+    assert (most, waiting[0]) == (1, 8)
 
 
 class Leaving(Waiting):
